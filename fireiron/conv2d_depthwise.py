@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fireiron.conv2d import CallOptions
     from fireiron.conv2d_kernels import Sizes
 
-FEWEST_ROWS: Final = 4
+FEWEST_ROWS: Final = 3
 """Minimum number of rows of taps of a depthwise convolution with which kernels load each row of an array once."""
 
 
@@ -71,9 +71,11 @@ def orders_of_rows(module: Any, names: Sequence[str], strides: Shape, count: int
 
 
 def loads_rows_once(sizes: Sizes, options: CallOptions) -> bool:
-    """Return whether the kernels of this file compute a convolution: its rows of taps are adjacent, and there are several."""
+    """Return whether the kernels of this file compute a convolution: rows of taps are adjacent, and several are loaded together."""
     stride, _, dilation = options.convolution
-    return sizes.groups > 1 and sizes.taps[0] >= FEWEST_ROWS and stride[0] == dilation[0] == 1
+    if sizes.groups == 1 or sizes.taps[0] < FEWEST_ROWS or not stride[0] == dilation[0] == 1:
+        return False
+    return bool(importlib.import_module(f"{LIBRARY}._depthwise_rows").suits(sizes.pixels[0], sizes.taps))
 
 
 def bound_by_rows(

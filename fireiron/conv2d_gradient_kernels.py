@@ -440,7 +440,7 @@ def _by_rows(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType) -> 
     module, channels = _strategies("_depthwise_rows"), sizes.channels
     parts = module.parts(sizes.images, part.pixels, channels, part.taps)
     pixels = _pixels_of(part, sizes, options, parts)
-    if part.taps[0] < FEWEST_ROWS or part.step[0] != 1:
+    if part.taps[0] < FEWEST_ROWS or part.step[0] != 1 or not module.suits(part.pixels[0], part.taps):
         return [], pixels
     step = _strategies("convolution_input_gradient").tap_step(options.stride[1], options.dilation[1])
     taps = Strides(c=math.prod(sizes.taps), s=step).aligned(dtype.bytes)

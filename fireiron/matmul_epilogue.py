@@ -121,7 +121,8 @@ def _spec_of(problem: Problem, text: str, types: Mapping[str, Any], given: Mappi
     legal = [name for name in definition.outputs if name != RESULT]
     strange = next((name for name in types if name not in legal), None)
     if strange is not None:
-        raise ArgumentError(f"matmul: types has {strange}, which is not a further output", legal=legal)
+        hint = "c_dtype= specifies the type of C" if strange == RESULT else None
+        raise ArgumentError(f"matmul: types has {strange}, which is not a further output", legal=legal or "none", hint=hint)
     transposed_outputs = _transposed_outputs(problem, definition)
     kinds: dict[str, Any] = {name: as_dtype(kind) for name, kind in types.items()}
     orders: dict[str, StorageOrder] = {name: ColMajor for name in transposed_outputs if name != RESULT}

@@ -24,8 +24,14 @@ from fireiron.strategies import convolution
 CHANNELS = 64
 """Channels of a block: 128 bytes."""
 
+FEW_THREADS = 128
+"""Maximum number of threads of a block of `images` and `forward`."""
+
 THREADS = 256
-"""Maximum number of threads of a block."""
+"""Maximum number of threads of a block of `filters`, which writes a part: more blocks are more parts to add."""
+
+MANY_TAPS = 4
+"""Rows of taps from which on each row is loaded once, even if a thread does not load four rows together."""
 
 AT_ONCE = (4, 2, 1)
 """Numbers of rows that a thread loads together, by preference."""
@@ -191,27 +197,32 @@ def vector_of(channels, taps):
     return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= taps_of.MOST_SUMS), 1)
 
 
-def width(channels, taps, columns):
-    """Return the number of columns of a block, which has at most `CHANNELS` channels and `THREADS` threads."""
+def width(channels, taps, columns, threads=THREADS):
+    """Return the number of columns of a block, which has at most `CHANNELS` channels and a number of threads."""
     lanes = CHANNELS // vector_of(channels, taps)
-    return next(size for size in (8, 16, 32) if size >= columns or size * 2 * lanes > THREADS or size == 32)
+    return next(size for size in (8, 16, 32) if size >= columns or size * 2 * lanes > threads or size == 32)
 
 
-def tiles(channels, taps, columns):
+def tiles(channels, taps, columns, threads=THREADS):
     """Return the number of tiles of columns."""
-    return -(-columns // width(channels, taps, columns))
+    return -(-columns // width(channels, taps, columns, threads))
+
+
+def suits(rows, taps):
+    """Return whether `images` and `forward` are expected to be faster than kernels that load each tap."""
+    return taps[0] >= MANY_TAPS or rows % AT_ONCE[0] == 0
 
 
 def parts(batch, pixels, channels, taps):
     """Return into how many parts `images` divides the rows, so that there are enough blocks."""
-    blocks = batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS)
-    few = [count for count in range(1, pixels[0] // FEWEST_ROWS + 1) if pixels[0] % count == 0]
+    blocks, rows = batch * tiles(channels, taps, pixels[1], FEW_THREADS) * -(-channels // CHANNELS), pixels[0]
+    few = [count for count in range(1, rows // FEWEST_ROWS + 1) if rows % count == 0 and at_once(rows // count) == at_once(rows)]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
 def by_rows(channels, taps, columns, count):
     """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
-    vector, wide = vector_of(channels, taps), width(channels, taps, columns)
+    vector, wide = vector_of(channels, taps), width(channels, taps, columns, FEW_THREADS)
     chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
     names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
     for name in names:

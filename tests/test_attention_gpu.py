@@ -177,7 +177,7 @@ def test_operator_checks_of_pytorch(torch):
         fake = torch.empty((2, 4, 64, 64), device="cuda", dtype=torch.half)
         assert attend(fake, fake, fake).shape == fake.shape
     for operator in (torch.ops.fireiron.attention, torch.ops.fireiron.attention_lse):
-        arguments = (q, k, k, True, None, None, None)
+        arguments = (q, k, k, True, None, None, None, None)
         torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import attrs
+import numpy as np
 import pytest
 
 from fireiron import *
@@ -166,7 +167,7 @@ def test_the_tile_of_the_block_is_named_if_a_tile_of_warpgroups_overhangs():
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda: MatMul.fuse_epilogue("acc + bias[n]")(64, 64, 64), "name the sizes: m=1000, n=520, ..."),
+        (lambda: ADD(64, 64), "name the sizes: m=1000, n=520, ..."),
         (
             lambda: Fused(name="f", dims="n", operands={"x": "n", "s": "", "y": "n"}, body={"o": "y[n] = x[n] / s"}, positive=("s",)),
             "positive='s'",
@@ -203,3 +204,56 @@ def test_tensor_cores_below_their_limit_have_another_hint():
     prediction = predict(hopper((128, 128), (64, 128))(ROWS).program("sm_90a"))
     below, at_limit = (attrs.evolve(prediction, bottleneck="tensor cores", us=100.0, parts={"tensor cores": us}) for us in (80.0, 95.0))
     assert "persistent blocks" in below.hint and at_limit.hint.startswith("at the limit")
+
+
+# ---------------------------------------------------------------------------------------------- operands of wgmma, and functions
+
+
+@pytest.mark.parametrize(
+    ("refine", "dtype", "advice"),
+    [
+        (lambda load: load.pad(8), float16, "remove .pad(8) from the load of A: wgmma determines the storage; "),
+        (lambda load: load, float32, "dtype=tf32 in the spec, for the same float32 arrays; "),
+        (lambda load: load, int32, "fireiron explain"),
+    ],
+)
+def test_operands_that_no_wgmma_reads_have_a_remedy(refine, dtype, advice):
+    start = MatMul.tile(128, 128).to(Block).epilog(RF, float32).split(64).pipeline(2).warp_specialize()
+    chain = refine(start.load(A, SH, Move.done())).load(B, SH, Move.done()).tile(64, 128).to(Warpgroup).done()
+    with pytest.raises(MatchError) as caught:
+        chain(MatMul(384, 384, 256, dtype=dtype, c_dtype=float32, order=RowMajor)).cuda("sm_90a")
+    assert caught.value.hint.startswith(advice)
+
+
+def test_a_store_that_differs_from_the_compute_path_names_its_instruction():
+    store = Move.tile(64, 128).to(Warpgroup).tile(64, 64).load(SRC, SH, Move.done()).cast_on_copy().done()
+    main_loop = MatMul.split(64).pipeline(2).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    chain = MatMul.tile(128, 128).to(Block).epilog(RF, float32, Init.done(), store).then(main_loop).tile(32, 128).to(Warpgroup).done()
+    with pytest.raises(DecompositionError) as caught:
+        chain(ROWS).cuda("sm_90a")
+    assert "the compute path owns it in thread 128 (WGMMA_F16_F32_SWAPPED MatMul(32,64,16)" in caught.value.asked
+
+
+@pytest.mark.parametrize(("text", "hint"), [("swish(acc)", "silu(x)"), ("sigmoyd(acc)", "did you mean sigmoid?")])
+def test_unknown_functions_have_a_near_one(text, hint):
+    with pytest.raises(ArgumentError) as caught:
+        MatMul.fuse_epilogue(text)
+    assert caught.value.hint == hint
+
+
+def test_the_type_of_c_is_an_argument_of_its_own():
+    a, b = np.zeros((32, 16), np.float16), np.zeros((16, 32), np.float16)
+    with pytest.raises(ArgumentError) as caught:
+        matmul(a, b, epilogue="C = acc; y[m] += sum(n, acc)", types={"C": "float32"})
+    assert caught.value.hint == "c_dtype= specifies the type of C"
+
+
+def test_a_step_whose_registers_lack_a_dimension_needs_a_strategy():
+    halves = Fused(
+        name="halves", dims="t c i", operands={"X": "t c i", "Y": "t c i"},
+        body={"left": "a[t,i] = sum(c, X[t,c,i])", "rope": "Y[t,c,i] = where(c == 0, a[t,i], -a[t,i])"},
+    )  # fmt: skip
+    load = Move.tile(1, 2, 64).to(Warp).tile(1, 1, 2).to(Lane).done()
+    with pytest.raises(MatchError) as caught:
+        halves.tile(t=4).to(Block).load("X", RF, load).done()(halves(t=8, c=2, i=64)).cuda("sm_90a")
+    assert caught.value.hint.startswith("no operand in registers has c, so the step needs a strategy of its own: .step(STEP, ")

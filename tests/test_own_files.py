@@ -126,7 +126,7 @@ def test_types_and_orders_default_to_those_of_the_file(folder):
         ("problems", {}, {}, "strategy does not exist", "problems.py:problem for the library's strategy"),
         ("problems:scaled", {}, {}, "no strategy starts from scaled", "scaled.tile"),
         ("definition", {"M": 8, "m": 9}, {}, "the size m is given twice", "[8, 9]"),
-        ("definitions", {}, {}, "strategy does not exist", "rows others"),
+        ("definitions", {}, {}, "does not exist; the file has several strategies", "rows others"),
         ("definitions:problem", {}, {}, "several strategies start from problem", "rows others"),
     ],
 )  # fmt: skip
@@ -319,3 +319,59 @@ def test_suggestions_in_new_files_are_right(change, tmp_path, capsys):
     assert {one["kind"] for one in findings if one["severity"] == "warning"} == ({warned} if warned else set())
     assert main(["run", str(path), "--simulate", *SMALL.get(kind, ["-M", "72", "-N", "40", "-K", "64"])]) == 0
     capsys.readouterr()
+
+
+# ---------------------------------------------------------------------------------------------- epilogues
+
+EPILOGUE = """
+from fireiron import *
+
+SIZES = (40, 24, 32)
+TEXT = "relu(acc + bias[n]) + R[m,n]"
+plain = MatMul.tile(16, 16).to(Block).epilog(RF).tile(4, 4).to(Thread).split(1).tile(1, 1).done()
+strategy = plain.fuse_epilogue(TEXT)
+"""
+SPECS = {
+    "definition": "",
+    "called": "def spec(M, N, K, **options):\n    return MatMul.fuse_epilogue(TEXT)(M, N, K, **{'dtype': bfloat16, 'order': RowMajor, **options})\n",
+    "bound": "def spec(M, N, K, **options):\n    types = {'dtype': bfloat16, 'c_dtype': bfloat16, 'order': RowMajor}\n"
+    "    return plain(MatMul(M, N, K, **{**types, **options})).fuse_epilogue(TEXT).spec\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("definition", float16), ("called", bfloat16), ("bound", bfloat16)])
+def test_sizes_types_and_orders_of_a_file_with_an_epilogue(tmp_path, name, dtype):
+    """However the file makes the spec: by the definition of its strategy, by the arguments of a matmul, or by a plain strategy."""
+    path = tmp_path / "mine.py"
+    path.write_text(EPILOGUE + SPECS[name])
+    own = bind(find(str(path))).spec
+    assert [own.size(dim).evaluate({}) for dim in "mnk"] == [40, 24, 32] and own.A.dtype == own.R.dtype == dtype
+    assert main(["run", str(path), "--simulate", "-M", "17", "--dtype", "bfloat16", "--layouts", "NT"]) == 0
+    changed = bind(find(str(path)), {"M": 17}, {"dtype": float32, "B": RowMajor}).spec
+    assert (changed.size("m").evaluate({}), changed.A.dtype, changed.B.tensor.layout) == (17, float32, RowMajor)
+
+
+def test_an_epilogue_is_called_as_its_matmul():
+    biased = MatMul.fuse_epilogue("relu(acc + bias[n]) * R[b,m,n]", signature="bmk,bkn->bmn")
+    spec = biased(2, 40, 24, 32, dtype=float16, c_dtype=float32, A=RowMajor, types={"bias": float16}, R=ColMajor)
+    assert [spec.size(dim).evaluate({}) for dim in "bmnk"] == [2, 40, 24, 32] and spec.bias.dtype == float16 and spec.R.dtype == float32
+    with pytest.raises(ArgumentError, match="not a matmul at level Kernel without accumulation"):
+        biased(2, 40, 24, 32, accumulate=True)
+    with pytest.raises(ArgumentError, match="Q is not an operand of the epilogue"):
+        biased(2, 40, 24, 32, types={"Q": float16})
+
+
+def test_options_of_a_matmul_with_named_sizes_name_the_options_of_a_definition():
+    with pytest.raises(ArgumentError) as caught:
+        MatMul.fuse_epilogue("relu(acc)")(m=40, n=24, k=32, c_dtype=float32, order=ColMajor)
+    assert caught.value.hint == 'types={"C": float32} instead of c_dtype=; A=ColMajor, B=ColMajor, C=ColMajor instead of order='
+
+
+def test_definitions_that_differ_in_types_name_them():
+    def scaled(**types):
+        body = {"twice": "t[m] = 2 * x[m]", "out": "y[m] = t[m] + 1"}
+        return Fused(name="scaled", dims="m", operands={"x": "m", "y": "m"}, body=body, types=types)
+
+    with pytest.raises(DecompositionError) as caught:
+        scaled().tile(m=8).to(Block).done()(scaled(t=float16)(m=64))
+    assert (caught.value.got, caught.value.legal) == ("no declared types", "t float16")

@@ -16,7 +16,8 @@ from fireiron.ir.rewrite import by_identities
 from fireiron.language.plain import plain
 from fireiron.language.substrategy import written
 from fireiron.language.tree import Child, Context, Decomposition, Draft, Executable, Expansion, Mismatch, legal_among, verb
-from fireiron.performing.layout_propagation import Following, element_of, undistributed
+from fireiron.performing.descriptors import stated_storage
+from fireiron.performing.layout_propagation import Following, element_of, elementwise, undistributed
 from fireiron.spec import AnySpec, Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.cross_thread_reduction import reduced_by, reduction, require_apart
@@ -25,7 +26,7 @@ from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
-from fireiron.values.machine import Block, Thread, float32
+from fireiron.values.machine import SH, Block, Thread, Warpgroup, float32
 from fireiron.values.sharer import BLOCK, GRID
 
 BY_ALL_THREADS: Final = "copied by all threads"
@@ -245,10 +246,11 @@ class Done(Decomposition):
 
         if self.executable is not None:
             return MatchError(f"{self.executable} does not perform {spec}:", rows=rows)
+        advice = "".join(advise(spec) for advise in (_accumulator, _operands_of_wgmma, _strategy_of_step))
         return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:",
             rows=rows,
-            hint=f"{_accumulator(spec)}fireiron explain STRATEGY shows the steps that would close the gap",
+            hint=f"{advice}fireiron explain STRATEGY shows the steps that would close the gap",
         )
 
 
@@ -258,6 +260,28 @@ def _accumulator(spec: Spec) -> str:
         return ""
     dtype = "" if spec.C.dtype == float32 else ", float32"
     return f".epilog(RF{dtype}) after .tile(...).to(Block), because tensor cores accumulate in registers; "
+
+
+def _operands_of_wgmma(spec: Spec) -> str:
+    """Return the advice for operands that no matmul of a warpgroup can read: float32, or with a storage that a load specifies."""
+    if not spec.multiplies or spec.level != Warpgroup:
+        return ""
+    if spec.A.dtype == spec.B.dtype == float32:
+        return "dtype=tf32 in the spec, for the same float32 arrays; "
+    stated = {name: stated_storage(spec.operands[name]) for name in "AB" if spec.operands[name].memory == SH}
+    return "".join(f"remove {given} from the load of {name}: wgmma determines the storage; " for name, given in stated.items() if given)
+
+
+def _strategy_of_step(spec: Spec) -> str:
+    """Return the advice for an elementwise step of a block that has a dimension which none of its operands in registers has."""
+    private = [name for name, view in spec.operands.items() if view.memory.private]
+    if not private or spec.level != Block or not elementwise(spec):
+        return ""
+    missing = [dim for name in spec.outputs for dim in spec.uses[name] if all(dim not in spec.uses[other] for other in private)]
+    if not missing:
+        return ""
+    chain = "AnySpec.tile(...).to(Warp).tile(...).to(Lane).done()"
+    return f"no operand in registers has {', '.join(missing)}, so the step needs a strategy of its own: .step(STEP, {chain}); "
 
 
 @by_identities  # a leaf that waits is matched again after each decision about register ownership

@@ -45,12 +45,6 @@ LOOK = Function(
 TYPES = (float32, float64, int32)
 """The types of totals."""
 
-PAUSE = 100
-"""Nanoseconds between two loads of a word that has no value yet: without a pause, they need half as much of the L2 cache as the data."""
-
-FIRST_WITH_PAUSES = 70
-"""The first compute capability with `__nanosleep`."""
-
 
 @frozen
 class LookBackInstruction(Executable):
@@ -105,8 +99,7 @@ def look_back_function(printer: Printer, operation: str | None, dtype: DType) ->
 
     `operation` combines two totals; None for the totals of a recurrence, pairs of a value and a factor.
     """
-    pause = PAUSE if printer.kernel.architecture.capability >= FIRST_WITH_PAUSES else 0
-    look, published, publish = (printer.function(function) for function in (LOOK, _published(dtype, pause), _publish(dtype)))
+    look, published, publish = (printer.function(function) for function in (LOOK, _published(dtype), _publish(dtype)))
     width, kind = dtype.bits // 32, dtype.cuda
     parts = _Parts(printer, operation, dtype)
     names = parts.names
@@ -212,13 +205,12 @@ def _publish(dtype: DType) -> Function:
     return Function("publish", ("unsigned long long* words", f"{dtype.cuda} value"), body, note)
 
 
-def _published(dtype: DType, pause: int) -> Function:
-    """Return the function that waits for a value in words, with a pause of some nanoseconds between loads."""
-    wait = (f"  __nanosleep({pause});",) if pause else ()
-    load = ("while (!({0} >> 32)) {{", *wait, "  {0} = *static_cast<volatile unsigned long long*>({1});", "}}")
-    body: tuple[str, ...] = tuple(line.format("word", "words") for line in load)
+def _published(dtype: DType) -> Function:
+    """Return the function that waits for a value in words."""
+    load = "while (!({0} >> 32)) {0} = *static_cast<volatile unsigned long long*>({1});"
+    body: tuple[str, ...] = (load.format("word", "words"),)
     if dtype == float64:
-        body += ("unsigned long long high = 0;", *(line.format("high", "words + 2") for line in load))
+        body += ("unsigned long long high = 0;", load.format("high", "words + 2"))
         body += ("return __longlong_as_double(static_cast<long long>(high << 32 | (word & 0xffffffff)));",)
     else:
         bits = "static_cast<unsigned>(word)"

@@ -29,7 +29,8 @@ def plain_iterations(loop: For, varying: frozenset[Var]) -> tuple[Expr, Expr, fr
 
     Both are between 0 and the extent, and there is no such iteration if the end is not after the first one.
     """
-    first, end, separated = ZERO, loop.extent, []
+    first: Expr = ZERO
+    end, separated = loop.extent, []
     for condition, comparisons in _conditions(loop):
         lines = [_linear(value, loop.var) for one in comparisons for value in _unclamped(one.right - one.left, loop)]
         if any(loop.var in rest.variables() for _, rest in lines):

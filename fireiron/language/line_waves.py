@@ -328,10 +328,10 @@ def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
     for side, size, tiles, shared, along_c, part in sides:
         row = (math.gcd(part * t.bytes, LINE_BYTES) if along_c else LINE_BYTES) // t.bytes
         rows = side / row  # per element along k: of an operand contiguous along k, each row has `row` of them
-        past = tiles * side - size
+        outside = tiles * side - size
         equal = not along_c or rows % shared == 0  # blocks of a cluster copy different rows, or a part of all
         # Boxes that are wholly out of bounds are not loaded.
-        past = float(past % row != 0) * p.partly if along_c else past % rows_of_box(side // shared, size) / row
+        past = float(outside % row != 0) * p.partly if along_c else outside % rows_of_box(side // shared, size) / row
         past = past if equal else past / shared
         clocks += past * p.out + max(0.0, rows / shared - past) * p.inside_row
     return clocks

@@ -650,12 +650,20 @@ def _of_another_definition(start: Starter | AnyStarter, starter: Starter | AnySt
     own, wanted_lines = str(start).splitlines(), str(starter).splitlines()
     return DecompositionError(
         f"the strategy starts from another definition with the name {start.title}",
-        got=next((line.strip() for line in own if line not in wanted_lines), "fewer steps"),
-        legal=next((line.strip() for line in wanted_lines if line not in own), "fewer steps"),
+        got=next((line.strip() for line in own if line not in wanted_lines), _without_lines(start, own == wanted_lines)),
+        legal=next((line.strip() for line in wanted_lines if line not in own), _without_lines(starter, own == wanted_lines)),
         within=wanted if isinstance(wanted, Spec) else None,
         hint="use a spec of the strategy's own definition, or a strategy for this definition",
         at=call_site(),
     )
+
+
+def _without_lines(start: Starter | AnyStarter, same_text: bool) -> str:
+    """Return how a definition without lines of its own differs: in declared types if the text is the same, or by fewer steps."""
+    definition = getattr(start, "fused_definition", None)
+    if not same_text or definition is None:
+        return "fewer steps"
+    return ", ".join(f"{name} {dtype}" for name, dtype in definition.types) or "no declared types"
 
 
 def _unrefined(steps: tuple[Decomposition, ...]) -> tuple[Decomposition, ...]:

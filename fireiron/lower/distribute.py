@@ -282,8 +282,9 @@ def _check_other(kernel: Kernel, owned: _OwnerTable, use: Use, own: dict[tuple[i
     if access.write:
         problem = f"thread {thread} needs element {place} in its registers, and {statement.spec} does not write it there"
     else:
-        owners = _listed(owned.owners_of(element))
-        problem = f"{statement.spec} reads element {place} in thread {thread}, but the compute path owns it in thread {owners}"
+        owners, owner = _listed(owned.owners_of(element)), owned.owners[0][0]
+        by = f" ({owner.instruction.name} {owner.spec})"
+        problem = f"{statement.spec} reads element {place} in thread {thread}, but the compute path owns it in thread {owners}{by}"
     raise DecompositionError(
         f"{buffer.name}: this path distributes elements over threads differently than the compute path: {problem}",
         within=f"{statement.instruction.name} {statement.spec}",

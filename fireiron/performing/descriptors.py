@@ -50,10 +50,15 @@ def storage_mismatch(spec: Spec, name: str) -> tuple[Mismatch, ...]:
 
 def _advice(view: View) -> str:
     """Return what to remove if the load of an operand specifies its storage, which the instruction can determine."""
+    given = stated_storage(view)
+    return f"; remove {given} from its load: the instruction determines the storage" if given else ""
+
+
+def stated_storage(view: View) -> str:
+    """Return the refinements by which the load of an operand specifies its storage; empty if there are none."""
     tensor = view.tensor
     parts = (tensor.pad and f".pad({tensor.pad})", tensor.swizzle is not None and ".swizzle_storage(...)")
-    given = " and ".join(part for part in parts if part)
-    return f"; remove {given} from its load: the instruction determines the storage" if given else ""
+    return " and ".join(part for part in parts if part)
 
 
 def decided(spec: Spec, name: str, draft: Draft) -> SmemLayout:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import attrs
 
 from fireiron.errors import ArgumentError, call_site
 from fireiron.frozen import frozen
+from fireiron.spec import Starter, as_spec, located
 from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, formula_of
 from fireiron.specs.fused import Fused
 from fireiron.specs.steps import INDICES, with_extents
@@ -25,6 +26,7 @@ from fireiron.values.expr import FALSE
 from fireiron.values.machine import DType, float32
 
 if TYPE_CHECKING:
+    from fireiron.generated_verbs import FusedSpec
     from fireiron.spec import Spec
 
 ACC: Final = "acc"
@@ -61,6 +63,52 @@ def epilogue(text: str, name: str = "gemm", types: Mapping[str, Any] | None = No
     builder.statements(text)
     dims = (*builder.dims, *(COMPRESSED_DIMS if compressed else ()))
     return Fused(name=name, dims=" ".join(dims), operands={**builder.operands, **builder.results}, body=builder.steps, types=types)
+
+
+@attrs.frozen(repr=False, eq=False)
+class FusedEpilogue(Fused):
+    """The definition of a matmul with an epilogue, `MatMul.fuse_epilogue(text)`. With positional sizes, it is called as its matmul is."""
+
+    _product: Starter
+    _epilogue: str
+    _types: Mapping[str, Any]
+    _indices: str
+    _compressed: bool
+    """The arguments of `epilogue`; `_indices` is its signature."""
+
+    @staticmethod
+    def of_product(
+        product: Starter, text: str, name: str, types: Mapping[str, Any] | None = None, signature: str = "", compressed: bool = False
+    ) -> FusedEpilogue:
+        """Return the definition for the starter of a matmul; the other arguments are those of `epilogue`."""
+        kind = epilogue(text, name, types, signature, compressed).kind
+        return FusedEpilogue(kind, product, text, dict(types or {}), signature, compressed)
+
+    @located
+    def __call__(self, *sizes: Any, types: Mapping[str, Any] | None = None, **options: Any) -> FusedSpec:  # type: ignore[override]
+        """Return the spec of the kernel.
+
+        With positional sizes, the arguments are those of the matmul (`MatMul(M, N, K, dtype=..., c_dtype=..., order=...)`), with its
+        defaults. `types` and storage orders by name are those of further operands; their default type is that of C, or float32 for numbers,
+        and they are row-major. With sizes by name, the arguments are those of every definition (`Fused`).
+
+        >>> from fireiron import *
+        >>> biased = MatMul.fuse_epilogue("relu(acc + bias[n])")
+        >>> spec = biased(64, 32, 16, dtype=float16, c_dtype=float32, order=RowMajor)
+        >>> print(spec.C.dtype, spec.bias.dtype, spec.A.tensor.layout)
+        float32 float32 RowMajor
+        """
+        if not sizes:
+            return Fused.__call__(self, types=types, **options)
+        own = [name for name in self.fused_definition.uses if name not in self._product.kind.definition(()).uses]
+        orders = {name: options.pop(name) for name in own if name in options}
+        options |= {"signature": self._indices} if self._indices and "signature" not in options else {}
+        product = as_spec(self._product(*sizes, **options))
+        _require_product(product)
+        types_of_steps = self._types if product.accumulator is None else {**self._types, ACC: product.accumulator}
+        signature = "" if self._compressed else signature_of(product)
+        definition = epilogue(self._epilogue, self.kind.title, types_of_steps, signature, self._compressed)
+        return cast("FusedSpec", _on_product(definition, product, self._epilogue, types or {}, orders))
 
 
 @frozen
@@ -231,6 +279,14 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
 
     Raises: ArgumentError for a spec that is not a matmul of arrays in global memory, and for an invalid epilogue.
     """
+    compressed = _require_product(spec)
+    types_of_steps = {} if acc is None else {ACC: acc}
+    definition = epilogue(text, types=types_of_steps, signature="" if compressed else signature_of(spec), compressed=compressed)
+    return _on_product(definition, spec, text, types, orders)
+
+
+def _require_product(spec: Spec) -> bool:
+    """Refuse a spec that is not a matmul of arrays in global memory; return whether it is 2:4 sparse."""
     compressed = spec.definition.only is not None and spec.definition.only.sparse is not None
     is_product = spec.contracts or compressed
     if not is_product or not spec.level.is_launch or spec.accumulate != FALSE:
@@ -238,8 +294,11 @@ def with_epilogue(spec: Spec, text: str, types: Mapping[str, Any], orders: Mappi
         raise ArgumentError(
             f"epilogue: {spec} is not a matmul at level Kernel without accumulation", legal="MatMul(M,N,K)(GL,GL,GL)(Kernel)", hint=hint
         )
-    types_of_steps = {} if acc is None else {ACC: acc}
-    definition = epilogue(text, types=types_of_steps, signature="" if compressed else signature_of(spec), compressed=compressed)
+    return compressed
+
+
+def _on_product(definition: Fused, spec: Spec, text: str, types: Mapping[str, Any], orders: Mapping[str, Any]) -> Spec:
+    """Return the spec of a definition with the operands of a matmul, and further operands with these types and orders."""
     fused = definition.fused_definition
     further = [name for name in fused.uses if name not in spec.operands and not name.startswith(INDICES)]
     unknown = [name for name in (*types, *orders) if name not in further]

@@ -53,7 +53,7 @@ from typing import Any, Final, TypeGuard
 
 import attrs
 
-from fireiron.errors import ArgumentError
+from fireiron.errors import ArgumentError, closest
 from fireiron.frozen import frozen
 from fireiron.values.affine import affine_text, digit_text
 
@@ -937,7 +937,8 @@ class _Reader:
             return self.decompressed()
         if name not in FUNCTIONS:
             kind = "a reduction" if name in REDUCTIONS else "a scan" if name in ALL_SCANS else ""
-            hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else _INSTEAD.get(name)
+            instead = _INSTEAD.get(name) or _near_function(name)
+            hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else instead
             raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
         arguments = [self.condition() if name == "where" else self.value()]
@@ -1206,8 +1207,16 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "mean": "sum(n, ...) in one step, and / size(n) in the next one", "not": "the opposite comparison, as <= for not >",
     "pow": "x * x, or exp2(y * log2(x))", "tan": "sin(x) / cos(x)", "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
     "softmax": "steps: a maximum, exponentials, their sum, and a quotient", "argmax": "a maximum, and the least coordinate that has it",
+    "swish": "silu(x)", "square": "x * x",
 }  # fmt: skip
 """What to write instead of functions that formulas do not have."""
+
+
+def _near_function(name: str) -> str | None:
+    """Return a hint with a function of nearly this name; None if there is none."""
+    near = closest(name, FUNCTIONS)
+    return f"did you mean {near}?" if near else None
+
 
 _HINTS: Final[Mapping[str, str]] = {
     "**": "x * x, or exp2(y * log2(x))",

@@ -252,9 +252,15 @@ class Fused(ForFused, Starter):
         super().__init__(FusedKind(name, content_of(definition), fused_definition=definition))
 
     def takes(self, start: Starter) -> bool:
-        """Whether a chain from `start` fits: one from this definition, or one from the kind of its matmul if it has one matmul."""
+        """Whether a chain from `start` fits: one from this definition; if it has one matmul, also one from the kind of this matmul, and one
+        from a definition that differs only in declared types, such as that of the accumulator.
+        """
         product = self.fused_definition.product
-        return super().takes(start) or (product is not None and start.kind.title == product.kind_of_product)
+        if super().takes(start) or product is None:
+            return super().takes(start)
+        if isinstance(start, Fused) and start.title == self.title:
+            return start.fused_definition.of(types=()) == self.fused_definition.of(types=())
+        return start.kind.title == product.kind_of_product
 
     @staticmethod
     def of(kind: FusedKind) -> Fused:

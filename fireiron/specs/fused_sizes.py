@@ -26,7 +26,9 @@ def extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]
     known = {dim: check_size(sizes[dim], dim) for dim in every if dim in sizes}
     derived = derived_extents(definition.indexed, known) if set(definition.order) <= set(known) else {}
     if not set(sizes) <= set(every) or not set(every) <= {*known, *derived}:
-        raise ArgumentError(f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every)
+        raise ArgumentError(
+            f"{title}: the sizes must be those of its dimensions", got=sorted(sizes), legal=every, hint=_hint_for_options(definition, sizes)
+        )
     for dim, (size, index) in derived.items():
         if known.setdefault(dim, size) != size:
             raise ArgumentError(
@@ -34,6 +36,18 @@ def extents_of(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]
                 hint=f"omit {dim}" if dim in definition.array_dims else None,
             )  # fmt: skip
     return {dim: known[dim] for dim in every}
+
+
+def _hint_for_options(definition: FusedDefinition, sizes: Mapping[str, Any]) -> str | None:
+    """Return how to write options of other specs, `order=` and `c_dtype=`; None if there are none."""
+    hints = []
+    for option in (option for option in sizes if option.endswith("_dtype")):
+        name = next((name for name in definition.arrays if name.lower() == option.removesuffix("_dtype")), definition.arrays[-1])
+        hints.append(f'types={{"{name}": {sizes[option]}}} instead of {option}=')
+    if "order" in sizes:
+        orders = ", ".join(f"{name}={sizes['order']}" for name in definition.arrays)
+        hints.append(f"{orders} instead of order=")
+    return "; ".join(hints) or None
 
 
 def check_equal_sizes(title: str, definition: FusedDefinition, sizes: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from fireiron.values.tensor import ColMajor
 
 if TYPE_CHECKING:
     from fireiron.generated_verbs import MatMulSpec
-    from fireiron.specs.fused import Fused
+    from fireiron.specs.epilogue import FusedEpilogue
 
 
 class MatMulStarter(ForMatMul, Starter):
@@ -77,14 +77,20 @@ class MatMulStarter(ForMatMul, Starter):
             signature=signature,
         )
 
-    def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> Fused:
+    def fuse_epilogue(self, text: str, name: str = "gemm", types: Mapping[str, Any] | None = None, signature: str = "") -> FusedEpilogue:
         """Return a definition of the matmul with elementwise work on its result: `MatMul.fuse_epilogue("relu(acc + bias[n])")`.
 
-        Any strategy for a MatMul accepts its spec. See `fireiron.specs.epilogue`.
-        """
-        from fireiron.specs.epilogue import epilogue
+        Any strategy for a MatMul accepts its spec. Called with positional sizes, it takes the arguments of `MatMul`, and types and storage
+        orders of further operands. See `fireiron.specs.epilogue`.
 
-        return epilogue(text, name, types, signature)
+        >>> from fireiron import *
+        >>> spec = MatMul.fuse_epilogue("relu(acc + bias[n])")(64, 32, 16, dtype=float16, c_dtype=float16, types={"bias": float32})
+        >>> print(spec)
+        gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
+        """
+        from fireiron.specs.epilogue import FusedEpilogue
+
+        return FusedEpilogue.of_product(self, text, name, types, signature)
 
 
 MatMul: Final = MatMulStarter(Kind("MatMul", "C[m,n] += sum(k, A[m,k] * B[k,n])"))

@@ -33,7 +33,7 @@ from fireiron.values.tensor import ColMajor, RowMajor, whole_view
 
 if TYPE_CHECKING:
     from fireiron.spec import Spec
-    from fireiron.specs.fused import Fused
+    from fireiron.specs.epilogue import FusedEpilogue
 
 _TEXT: Final = "C[m,n] += sum(k, decompressed(A[m,k // 2], E[m,k // 8]) * B[k,n])"
 
@@ -163,7 +163,7 @@ class SparseMatMulStarter(ForEvery, Starter):
         layouts = {"A": A, "E": E, "B": B, "C": C}
         return self.shape((M, N, K), types, {"C": c_dtype}, layouts, order, accumulator=accumulator, accumulate=accumulate)
 
-    def fuse_epilogue(self, text: str, name: str = "sparse_gemm", types: Mapping[str, Any] | None = None) -> Fused:
+    def fuse_epilogue(self, text: str, name: str = "sparse_gemm", types: Mapping[str, Any] | None = None) -> FusedEpilogue:
         """Return a definition of the matmul with elementwise work on its result: `SparseMatMul.fuse_epilogue("relu(acc + bias[m])")`.
 
         Any strategy for a SparseMatMul accepts its spec. See `fireiron.specs.epilogue`.
@@ -172,9 +172,9 @@ class SparseMatMulStarter(ForEvery, Starter):
         >>> print(SparseMatMul.fuse_epilogue("relu(acc + bias[m])")(m=64, n=32, k=128).notation)
         sparse_gemm(64,32,128)(GL,GL,GL,GL,GL)(Kernel)
         """
-        from fireiron.specs.epilogue import epilogue
+        from fireiron.specs.epilogue import FusedEpilogue
 
-        return epilogue(text, name, types, compressed=True)
+        return FusedEpilogue.of_product(self, text, name, types, compressed=True)
 
 
 SparseMatMul: Final = SparseMatMulStarter(SparseKind("SparseMatMul", _TEXT))

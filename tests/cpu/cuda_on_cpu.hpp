@@ -175,7 +175,6 @@ inline unsigned long long __umul64hi(unsigned long long left, unsigned long long
   return static_cast<unsigned long long>(static_cast<unsigned __int128>(left) * right >> 64);
 }
 
-inline void __nanosleep(unsigned) {}
 inline unsigned __float_as_uint(float number) { return __builtin_bit_cast(unsigned, number); }
 inline int __float_as_int(float number) { return __builtin_bit_cast(int, number); }
 inline unsigned __umulhi(unsigned left, unsigned right) { return static_cast<unsigned>(static_cast<unsigned long long>(left) * right >> 32); }

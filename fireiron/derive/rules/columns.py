@@ -49,8 +49,8 @@ class Columns(Skeleton):
         few = [count for count in ROWS if count // WARPS * vector * len(names) <= PREFERRED] or [min(ROWS)]
         options = tuple(dict.fromkeys((max(few, key=lambda count: (count <= ROWS[0], count)), *ROWS)))
         rows = Decision.of("rows", options, "{rows} rows per block: fewer atomic additions, and still a block for each SM")
-        options = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1))))
-        columns = Decision("columns", options, "a lane reads {vector} adjacent columns of a row at a time")
+        widths = tuple({"columns": LANES * width, "vector": width} for width in dict.fromkeys((vector, max(vector // 2, 1))))
+        columns = Decision("columns", widths, "a lane reads {vector} adjacent columns of a row at a time")
         summed = ", ".join(facts.summed)
         sketch = Sketch(self.name, f"blocks add their parts of {summed} to one result", facts.spec.starter).deciding(columns, rows)
         sketch = sketch.bounded(lambda values: _registers(values, len(names)))

@@ -139,10 +139,12 @@ class Marker(Tracer):
         return tuple(walk.events)
 
     def _list(self, body: Sequence[Stmt], walk: TraceState) -> None:
+        place = 0
         for number, stmt in enumerate(body):
             rule = _RULES.get(type(stmt))
             if rule is not None:
-                self.position.append(number)
+                place = place if number and _are_parts(body[number - 1], stmt) else number
+                self.position.append(place)
                 rule(self, stmt, walk)
                 self.position.pop()
 
@@ -238,6 +240,13 @@ class Marker(Tracer):
 def marks(trace: Trace) -> Iterator[Mark]:
     """Yield the marks of a trace."""
     return (one for one in trace if isinstance(one, Mark))
+
+
+def _are_parts(first: Stmt, second: Stmt) -> bool:
+    """Whether two adjacent statements are loads of parts of one piece. Their launch fills a stage of a ring once."""
+    if not (isinstance(first, Exec) and isinstance(second, Exec) and second.ring):
+        return False
+    return (first.path, first.ring, first.fill_index, first.active) == (second.path, second.ring, second.fill_index, second.active)
 
 
 _RULES: Mapping[type[Stmt], Any] = {
