@@ -17,8 +17,8 @@ from fireiron import cli, schedule
 from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
 from fireiron.derive.forms import forms_of
-from fireiron.derive.search import Search
 from fireiron.derive.rules.short_rows import ShortRows
+from fireiron.derive.search import Search
 from fireiron.errors import ArgumentError
 from fireiron.gpu import toolchain
 from fireiron.language.library import bind, find

@@ -19,7 +19,9 @@ def findings(program: Program) -> Findings:
     Raises: the errors of a program without a kernel.
     """
     checked = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    return ordered((*checked, *ineffective.ineffective(program), *idle.idle(program), *idle_rows.idle_rows(program), *downgraded.downgraded(program)))
+    return ordered(
+        (*checked, *ineffective.ineffective(program), *idle.idle(program), *idle_rows.idle_rows(program), *downgraded.downgraded(program))
+    )
 
 
 __all__ = ["findings"]

@@ -161,7 +161,7 @@ def _others(row: _Row) -> Iterator[_Row]:
 
 
 def _replaced(steps: tuple[Decomposition, ...], old: _Row, new: _Row) -> tuple[Decomposition, ...]:
-    """Return steps, including nested ones, with the new tiles wherever they have the old ones, also those of arrays with fewer dimensions."""
+    """Return steps, including nested ones, with the new tiles in place of the old ones, also for arrays of fewer dimensions."""
     changed: list[Decomposition] = []
     for step in steps:
         if isinstance(step, Tile) and _has_numbers(step) and step.sizes:

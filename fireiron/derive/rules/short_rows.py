@@ -65,7 +65,7 @@ class ShortRows(Skeleton):
 
 def _several_rows(own: tuple[str, ...], along: str, dims: tuple[str, ...], shape: Decision) -> Any:
     """Return the copy of the rows of a warp, of which each lane has a vector."""
-    sizes = {**{dim: shape[f"warp_{dim}"] for dim in dims}, along: shape["lanes"] * shape["vector"]}
+    sizes: dict[str, Any] = {**{dim: shape[f"warp_{dim}"] for dim in dims}, along: shape["lanes"] * shape["vector"]}
     vectors = (shape["vector"] if dim == along else 1 for dim in own)
     return Move.tile(*(sizes.get(dim, 1) for dim in own)).to(Warp).tile(*vectors).to(Lane).done()
 
