@@ -236,11 +236,13 @@ class DrawnNested(DrawnDefinition):
         }
         self.output("y", ("m",), "log(l[m]) + mx[m]", self.last)
         stages, skipped = self.choice((0, 2, 3)), masked and self.chance(0.6, "skipped")
+        separated = masked and self.chance(0.5, "separated")
         product = MatMul.split(16).unroll().load(A, RF, fragments).load(B, RF, fragments).tile(16, 16).unroll().mma_tile().done()
 
         def chain(start):
             chained = start.tile(m=32).to(Block).split(n=32)
-            chained = (chained.skip_masked_tiles() if skipped else chained).split(d=32)
+            chained = chained.skip_masked_tiles() if skipped else chained
+            chained = (chained.separate_masked_tiles() if separated else chained).split(d=32)
             chained = chained.pipeline(stages) if stages else chained
             chained = chained.load("Q", SH, copy).swizzle_storage().load("K", SH, copy).swizzle_storage()
             return chained.tile(m=16).to(Warp).step("s", product).done()

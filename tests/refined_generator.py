@@ -31,7 +31,7 @@ VERBS = (
     "programmatic_launch()", "programmatic_launch({operand!r})", "max_shared_bytes({bytes})", "min_blocks_per_sm({few})", "longest_first({dim!r})",
     "longest_first({dim!r}, {few})", "persistent({few})", "persistent({few}, True)", "stagger_blocks({few})", "rasterize({few})",
     "rasterize(group_n={few})", "look_back()", "ordered()", "layout(ColMajor)", "defer({label!r}, after={label2!r})", "skip_masked_tiles()",
-    "pipeline({few})", "pipeline(2, interleave=True)", "unroll()", "order_mma({label!r}, {label2!r})", "pad({few})", "swizzle_storage()",
+    "separate_masked_tiles()", "pipeline({few})", "pipeline(2, interleave=True)", "unroll()", "order_mma({label!r}, {label2!r})", "pad({few})", "swizzle_storage()",
     "stages({few})", "share_stages({operand!r})", "no_sync()", "sync()", "align(128)", "storage_layout(ColMajor)", "storage_layout(RowMajor)",
     "rfactor({label!r}, {parts})", "skip_steps({label!r}, where='{temporary} == {temporary2}')", "skip_steps({label!r}, where='{dim} < 3')",
     "print_values({temporary!r}, where='{dim} == 0')", "print_values({temporary!r}, where='{dim} == 1', step={label!r})",

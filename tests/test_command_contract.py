@@ -73,14 +73,14 @@ def test_diff_of_an_illegal_kernel(called) -> None:  # type: ignore[no-untyped-d
 
 def test_derive_writes_a_file_that_commands_read(called) -> None:  # type: ignore[no-untyped-def]
     Path("mine.py").write_text(
-        'from fireiron import *\nsaxpy = Fused(name="saxpy", dims="n", operands={"X": "n", "Y": "n", "Z": "n"}, '
-        'body={"out": "Z[n] = 2.5 * X[n] + Y[n]"})\nproblem = saxpy(n=3000, dtype=float32)\n'
+        'from fireiron import *\nsums = Fused(name="sums", dims="m n", operands={"X": "m n", "Y": "n"}, '
+        'body={"out": "Y[n] += sum(m, X[m,n])"})\nproblem = sums(m=70, n=3000, dtype=float32)\n'
     )
     derived = ("derive", "mine.py", "--candidates", "3", "-o", "derived.py")
     status, out, _ = called(*derived)
     assert status == 0 and "derived.py: fireiron show" in out
     source = Path("derived.py").read_text()
-    assert "definition = Fused(" in source and "problem = definition(n=3000" in source and "done(EVICT_FIRST)" in source
+    assert "definition = Fused(" in source and "problem = definition(m=70, n=3000" in source and "done(EVICT_FIRST)" in source
     assert called("run", "derived.py", "--simulate")[0] == 0
     assert called(*derived)[0] == 2, "files are overwritten only with --force"
     problem = MatMul(64, 64, 32, dtype=float16, order=RowMajor)(GL, GL, GL)(Kernel)

@@ -100,7 +100,7 @@ def wrong():
         "halves": ("plain", (a, zeros(*B_, dtype=np.float16)), {}, "B has elements of another type"),
         "shape": ("plain", (zeros(20, 9), b), {}, "A has the shape (20, 9)"),
         "turned shape": ("plain", (a, zeros(12, 8)), {}, "B has the shape (12, 8)"),
-        "dimensions": ("plain", (zeros(160), b), {}, "A has 1 dimensions"),
+        "dimensions": ("plain", (zeros(160), b), {}, "A has 1 dimension, the kernel reads 2"),
         "nothing": ("plain", (zeros(0, 8), b), {}, "A has the shape (0, 8)"),
         "order": ("plain", (zeros(*A_, order="F"), b), {}, "A has other strides"),
         "order of B": ("plain", (a, zeros(*B_, order="F")), {}, "B has other strides"),

@@ -69,6 +69,7 @@ NEAREST = {
     "lower/sink_relu.py": "ahead",
     "lower/edge_versioning.py": "fused_vectors",
     "lower/wrap_boxes.py": "wrap_boxes",
+    "lower/separate_masks.py": "separated_loops",
     "lower/divide.py": "reciprocals",
     "lower/fence.py": "wgmma_waits",
     "lower/footprint.py": "synchronize hazards",
