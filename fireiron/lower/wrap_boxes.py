@@ -65,7 +65,9 @@ def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str], divides: bool) 
     """The loads of the single boxes of a load if some boxes may be out of bounds, else the statement."""
     if not isinstance(stmt, Exec) or stmt.tensor_map is None or not stmt.mechanism.counted or stmt.tensor_map.im2col is not None:
         return (stmt,)
-    name = next(one for one, access in stmt.operands.items() if access.buffer == stmt.tensor_map.buffer)
+    name = next((one for one, access in stmt.operands.items() if access.buffer == stmt.tensor_map.buffer), None)
+    if name is None:
+        return (stmt,)  # of another array than its tensor map, which the checks report
     view, buffer = stmt.spec.operands[name], kernel.buffer(stmt.tensor_map.buffer)
     if len(view.dims) != 2 or not buffer.parameter or buffer.written or buffer.name not in kernel.spec.uses:
         return (stmt,)
