@@ -4,7 +4,7 @@
 //   .tile(r=1, g=1, t=1).to(Block)
 //   .tile(m=64).to(Block)
 //   .load('Q', SH, Move.done())
-//   .split(n=128).defer("pv", after="s").pipeline(2).skip_masked_tiles().warp_specialize(128)
+//   .split(n=128).defer("pv", after="s").pipeline(2).separate_masked_tiles().skip_masked_tiles().warp_specialize(128)
 //   .load('K', SH, Move.done())
 //   .load('V', SH, Move.done())
 //   .tile(m=64).to(Warpgroup)

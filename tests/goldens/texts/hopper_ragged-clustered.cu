@@ -363,20 +363,20 @@ grouped_ragged(
             product_a_sh_address + iterations_done * product_a_sh_stage_bytes + block * 64 * 128,
             &A_map,
             0,
-            block * 64,
+            0,
             product_k_ring_full + iterations_done * 8,
             0x3);
         tma_load_3d(
             product_b_sh_address + iterations_done * product_b_sh_stage_bytes,
             &B_map,
-            block * 128,
+            0,
             0,
             g,
             product_k_ring_full + iterations_done * 8);
         tma_load_3d(
             product_b_sh_address + iterations_done * product_b_sh_stage_bytes + product_b_sh_panel_bytes,
             &B_map,
-            block * 128 + 64,
+            0,
             0,
             g,
             product_k_ring_full + iterations_done * 8);

@@ -1,9 +1,9 @@
 // layernorm(40,48)(GL,GL,GL,VAL,GL)(Kernel) with X, Y float16 RowMajor; weight, bias float16
 //   .tile(m=4).to(Block)
-//   .load('X', RF, Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done(EvictFirst))
+//   .load('X', RF, Move.tile(1, 256).to(Warp).tile(1, 8).to(Lane).done(EVICT_FIRST))
 //   .load('weight', RF, Move.done())
 //   .load('bias', RF, Move.done())
-//   .step("store", AnySpec.done(EvictFirst))
+//   .step("store", AnySpec.done(EVICT_FIRST))
 //   .done()
 // target sm_90; launch <<<10, 128>>>, no shared memory
 #include <cuda_fp16.h>
