@@ -183,7 +183,7 @@ def test_definition_declares_positive_numbers():
     for scale in (-0.125, 0, float("inf"), float("nan")):
         with pytest.raises(ArgumentError, match="scale: the definition requires a positive number"):
             kernel(q, k, v, scale)
-    with pytest.raises(ArgumentError, match="positive must name different operands without dimensions"):
+    with pytest.raises(ArgumentError, match="positive must be a text with names of different operands without dimensions"):
         rows(positive="X")
     words = {"name": "f", "dims": "i", "operands": {"x": "i", "a": "", "y": "i"}, "body": {"y": "y[i] = log(a) * x[i]"}}
     assert Fused(**words) != Fused(**words, positive="a") and "positive" not in Fused(**words).tile(i=1).to_json()

@@ -560,14 +560,8 @@ FIELDS = {
     "mapa.shared::cluster.u32": "part of the arrival at another block, which `Asm` reads as one instruction",
     "mbarrier.arrive.shared::cluster.b64": "the other part",
     "setp.ne.u32": "part of a barrier with a vote, which is emulated as a whole",
-    "ld.acquire.sys.global.u32": "a barrier of GPUs, which no kernel of the language contains",
-    "st.release.sys.global.u32": "the same",
-    "mov.u64": "the same",
-    "ld.{}.sys.global.u32": "a wait of an exchange between GPUs; the simulator executes its statement, no test executes its text without GPUs",
-    "red.relaxed.sys.global.add.u32": "a count of an exchange between GPUs, the same",
-    "cp.async.bulk.wait_group": "the wait before that count, the same",
-    "fence.acq_rel.sys": "the fence before that count, the same",
-    "red.release.sys.global.add.u32": "a count of a warp on a GPU, the same",
+    "st.release.sys.global.u32": "a barrier of GPUs, which no kernel of the language contains",
+    "ld.{}.sys.global.u32": "a wait of an exchange between GPUs, whose forms `test_printed_node.py` executes",
 }
 """Instructions that are parts of others, and where they are emulated."""
 

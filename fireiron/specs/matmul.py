@@ -86,7 +86,7 @@ class MatMulStarter(ForMatMul, Starter):
         >>> from fireiron import *
         >>> spec = MatMul.fuse_epilogue("relu(acc + bias[n])")(64, 32, 16, dtype=float16, c_dtype=float16, types={"bias": float32})
         >>> print(spec)
-        gemm(64,32,16)(GL,GL,GL,GL)(Kernel)
+        gemm(64,32,16)(GL,GL,GL,GL)(Kernel) with A, B, C float16
         """
         from fireiron.specs.epilogue import FusedEpilogue
 
