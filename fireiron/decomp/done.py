@@ -309,7 +309,7 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
     """Return the first executable that performs a spec, and the comparisons with all executables.
 
     An executable that performs the spec as a whole precedes one that performs it element by element. If none matches, the comparisons are
-    sorted: those of the spec's kind and level first, then by memories and the number of differences.
+    sorted by `_distance`.
     """
     executables = context.instructions if executables is None else executables
     compared = [(executable, differences(executable, spec, context)) for executable in executables]
@@ -319,9 +319,14 @@ def nearest(spec: Spec, context: Context, executables: tuple[Executable, ...] | 
     first = next((executable for executable in performing if not executable.fits(spec, context)), performing[0] if performing else None)
     if first is not None:
         return first, compared
-    return None, sorted(
-        compared, key=lambda pair: (*(_differs(pair[1], what) for what in ("spec", "level", ("memory", "memories"))), len(pair[1]))
-    )
+    return None, sorted(compared, key=lambda pair: _distance(pair[1]))
+
+
+def _distance(mismatches: tuple[Mismatch, ...]) -> tuple[int, ...]:
+    """How far an instruction is from a spec, for sorting: a copy that lacks only an owner of its registers is near."""
+    unowned = _differs(mismatches, "registers")
+    places = (_differs(mismatches, what) for what in ("level", ("memory", "memories")))
+    return _differs(mismatches, "spec"), not unowned, len(mismatches) > 1, *places, len(mismatches)
 
 
 def differences(executable: Executable, spec: Spec, context: Context) -> tuple[Mismatch, ...]:
