@@ -135,8 +135,6 @@ class JoinedRole:
         top = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
         if top is None or not top.roles[-1].elected or kernel.workspace is not None or kernel.counter is not None:
             raise self.refused("the kernel has no producer, or blocks that share results or tiles", "warp_specialize(), static tiles")
-        if kernel.cluster is not None:
-            raise self.refused(f"clusters of {kernel.cluster.blocks} blocks, whose residency is not known", "blocks without clusters")
         return top
 
     def refused(self, why: str, legal: str) -> DecompositionError:
@@ -236,9 +234,10 @@ class JoinedRole:
 
     def joined_kernel(self, roles: Sequence[Role], buffers: Sequence[Buffer], workspace: Workspace, symbols: Sequence[Var]) -> Kernel:
         """The kernel with other roles."""
-        kernel, names = self.kernel, tuple(stmt for stmt in self.kernel.body if not isinstance(stmt, Roles))
+        kernel = self.kernel
+        body = (Roles(tuple(roles)) if isinstance(stmt, Roles) else stmt for stmt in kernel.body)
         return attrs.evolve(
-            kernel, body=(*names, Roles(tuple(roles))), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),
+            kernel, body=tuple(body), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),
             threads=roles[-1].first + roles[-1].threads, spec=self.spec, reciprocals=(*kernel.reciprocals, *self.copy.reciprocals),
             facts=(*kernel.facts, *self.copy.facts), workspace=workspace, joined=(kernel, self.copy),
             makers={**kernel.makers, **{self.fresh(name): path for name, path in self.copy.makers.items()}},
