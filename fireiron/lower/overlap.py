@@ -106,11 +106,15 @@ class Rotation:
 
 
 def number_along(kernel: Kernel, base: Sequence[Expr], dim: int) -> Var | None:
-    """Return the variable that numbers the tiles of a kernel along a dimension of an access: no other dimension, and no thread, uses it."""
+    """Return the variable that numbers the tiles of a kernel along a dimension of an access: no other dimension, and no thread, uses it.
+
+    In clusters, it numbers the clusters.
+    """
     named = lets(kernel.body)
+    places = frozenset(() if kernel.cluster is None else kernel.cluster.places)
     others = {var for place, coordinate in enumerate(base) if place != dim for var in coordinate.variables()}
     numbers = [stmt.var for stmt in statements(kernel.body) if isinstance(stmt, Let)] + [kernel.block]
-    own = [var for var in dict.fromkeys(numbers) if var in set(base[dim].variables()) - others and var.low == 0 and var.high > 0]
+    own = [var for var in dict.fromkeys(numbers) if var in set(base[dim].variables()) - others - places and var.low == 0 and var.high > 0]
     own = [var for var in own if kernel.thread not in opened(named.get(var, var), named).variables()]
     return own[0] if len(own) == 1 else None
 
