@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, FLOATS, VIEWS, name_of, type_of
+from fireiron.torch_backend.operations import COPIES, FLOATS, VIEWS, is_inlined, name_of, type_of
 
 Range = tuple[int, int]
 """The least and the greatest value that an integer may have."""
@@ -22,6 +22,10 @@ LEAST: Final[Mapping[str, int]] = {"torch.uint8": 0, "torch.int8": -(1 << 7), "t
 
 GREATEST: Final[Mapping[str, int]] = {"torch.uint8": (1 << 8) - 1, "torch.int8": (1 << 7) - 1, "torch.int16": (1 << 15) - 1}
 """The greatest value of a short type."""
+
+
+BYTES: Final = ("torch.uint8", "torch.int8")
+"""Integers of arrays that a formula reads: all values are exact in float32."""
 
 
 def is_integer(node: Any) -> bool:
@@ -65,6 +69,8 @@ def _range(node: Any) -> Range:
     if name == "where":
         ranges = [range_of(one) for one in arguments[1:]]
         return min(least for least, _ in ranges), max(greatest for _, greatest in ranges)
+    if type_of(node) in BYTES and not is_inlined(node):
+        return LEAST[type_of(node)], GREATEST[type_of(node)]
     if name in CORNERS and not node.kwargs:
         values = [CORNERS[name](*corner) for corner in itertools.product(*map(range_of, arguments))]
         return min(values), max(values)
@@ -81,4 +87,4 @@ CORNERS: Final[Mapping[str, Callable[..., int]]] = {
 }
 """Functions whose extremes over ranges are among those of the ends of the ranges."""
 
-__all__ = ["EXACT", "check_type", "is_integer", "range_of"]
+__all__ = ["BYTES", "CONDITION", "EXACT", "check_type", "is_integer", "range_of"]

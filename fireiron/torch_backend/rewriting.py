@@ -21,7 +21,7 @@ from fireiron.torch_backend import attention
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
-from fireiron.torch_backend.operator import as_numpy, operator, program_of, text_of
+from fireiron.torch_backend.operator import as_bytes, as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
 from fireiron.torch_backend.stating import Stated, Statement
@@ -194,8 +194,6 @@ class Rewriting:
         names = [name_of(node) for node in region.nodes]
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
-        if "log1p" in names and not set(names) - {*FUNCTIONS, ""}:
-            raise CannotStateError("log1p of elements: CUDA has a function that takes three quarters of the time of a formula")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
@@ -216,9 +214,9 @@ class Rewriting:
             for name in of.inputs:
                 node, shape = stated.arrays[name]
                 like = node.meta["val"]
-                meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape)
+                meta = as_bytes(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape))
                 arrays.append(
-                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=like.dtype)) if device is None else Described(meta, device)
+                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=meta.dtype)) if device is None else Described(meta, device)
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)
