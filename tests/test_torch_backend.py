@@ -81,6 +81,9 @@ WHOLE = {
     "mask": (lambda x, mask: torch.where(mask, x, 0.5 * x) * mask, (X, X > 0.25), 1),
     "masked rows": (lambda x, mask: torch.softmax(x.masked_fill(mask, -1e4), -1), (X, X[0] < 0), 1),
     "bytes": (lambda q, scale: (q.half() - 3) * scale, (torch.arange(-64, 64, dtype=torch.int8).view(8, 16), half(16)), 1),
+    "labels": (lambda x, labels: x * (labels[:, None] == torch.arange(64)) + labels[:, None], (X, 9 * torch.arange(8)), 1),
+    "powers of bytes": (lambda q: (q.float() ** 4 * q.float() ** 2) / 1e12, (torch.arange(128, 256, dtype=torch.uint8).view(8, 16),), 1),
+    "powers of positions": (lambda x: x + (torch.arange(64).float() * 90) ** 4 * 1e-14, (X,), 1),
     "scalar": (lambda x, s: x * s + 1, (X, torch.tensor(2.5).half()), 1),
     "coordinates": (lambda x: torch.triu(x) - 1, (X,), 1),
     "logsumexp": (lambda x: torch.logsumexp(x.float(), 1), (X,), 1),
@@ -150,6 +153,7 @@ def test_operations_that_no_formula_states_are_left_with_the_reason():
     [
         (lambda x: x.to(torch.int32).float() * 2 + x, "would not round"),
         (lambda x: (x.double() * 1e-9 + 1).float(), "float64"),
+        (lambda x: (x.view(torch.int32) + 1).float() * 1e-9, "integers of view"),
         (lambda x: (torch.arange(64) * 100000 * 100000).float() * 1e-12 + x, "integers up to"),
         (lambda x: (x.expand(1 << 17, 8, 64) > 0).sum((0, 2)), "integers, which float32"),
     ],
@@ -161,6 +165,11 @@ def test_elements_that_a_formula_would_change_or_slow_down_are_left(function, re
     report = torch_backend.reports[-1]
     assert not report.taken
     assert any(reason in one.because for one in report.left), str(report)
+
+
+def test_bits_of_another_type_are_no_view():
+    difference, report = compared(lambda x: x.view(torch.bfloat16) * 2, X)
+    assert difference == 0 and report.taken
 
 
 def test_parts_of_tensors_with_dynamic_sizes():

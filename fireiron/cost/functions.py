@@ -14,7 +14,8 @@ INSTRUCTIONS: Final[Mapping[str, float]] = {
     "exp": 8.5, "exp2": 4, "log": 26, "log1p": 30, "log2": 28, "tanh": 15.5, "erf": 22, "gelu": 26, "sigmoid": 22, "silu": 23, "rsqrt": 4,
     "sqrt": 12, "/": 12, "sin": 25, "cos": 25,
 }  # fmt: skip
-"""Instructions of a function for one float32 element: those of NVRTC 13 for sm_90a, without the paths for rare arguments. Others have one."""
+"""Instructions of a function for one float32 element: those of NVRTC 13 for sm_90a, without the paths for rare
+arguments. Other functions have one."""
 
 CACHED: Final = 45_000.0
 """Bytes of code without a loop from which an SM waits for instructions: the caches near its schedulers have this size or more. Epilogues of
@@ -26,7 +27,7 @@ INSTRUCTION_BYTES: Final = 16
 
 
 def instructions_of(value: Value | None) -> float:
-    """Return the instructions that compute a value from its elements. Equal parts are computed once; a sum with a product is a multiply-add."""
+    """Return the instructions that compute a value from its elements. Equal parts count once; a sum with a product is a multiply-add."""
     return sum(map(_instructions, set(_operations(value))))
 
 

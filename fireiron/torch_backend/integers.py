@@ -1,4 +1,4 @@
-"""Integers of a graph that a formula computes from coordinates, constants and conditions. Formulas have 32-bit integers and float32."""
+"""Integers of a graph that a formula computes from coordinates, constants, conditions and bytes, in 32 bits or exact in float32."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ GREATEST: Final[Mapping[str, int]] = {"torch.uint8": (1 << 8) - 1, "torch.int8":
 
 BYTES: Final = ("torch.uint8", "torch.int8")
 """Integers of arrays that a formula reads: all values are exact in float32."""
+
+WORDS: Final = ("torch.int32", "torch.int64")
+"""Integers of arrays that a formula compares, or converts to float32: the range of others is unknown."""
 
 
 def is_integer(node: Any) -> bool:
@@ -64,7 +67,7 @@ def _range(node: Any) -> Range:
         return min(ends), max(ends)
     if name in ("full", "scalar_tensor"):
         return range_of(arguments[-1] if name == "full" else arguments[0])
-    if name in (*VIEWS, *COPIES):
+    if name in COPIES or (name in VIEWS and is_inlined(node)):
         return range_of(arguments[0])
     if name == "where":
         ranges = [range_of(one) for one in arguments[1:]]
@@ -87,4 +90,4 @@ CORNERS: Final[Mapping[str, Callable[..., int]]] = {
 }
 """Functions whose extremes over ranges are among those of the ends of the ranges."""
 
-__all__ = ["BYTES", "CONDITION", "EXACT", "check_type", "is_integer", "range_of"]
+__all__ = ["BYTES", "CONDITION", "EXACT", "WORDS", "check_type", "is_integer", "range_of"]

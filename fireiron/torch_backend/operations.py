@@ -188,6 +188,8 @@ def is_float(node: Any) -> bool:
 def is_inlined(node: Any) -> bool:
     """Whether readers of a node compute it themselves: views, constants, coordinates, conditions and functions of integers."""
     name = name_of(node)
+    if name in VIEWS and type_of(node) != type_of(node.args[0]):
+        return False  # the bits of the elements as another type
     if name == "as_strided":
         return _is_packed(node)
     if name in (*FUNCTIONS, *CONDITIONS):

@@ -37,8 +37,9 @@ FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather"
 
 
 SLOWER: Final = 1.6
-"""Least ratio of a predicted time to that of Inductor's kernel at which a region is left. Inductor's kernels mostly reach the bandwidth or the
-rate of instructions. The model predicts up to 1.54 times the time of rows (2026-11-30, H200), so a lower ratio would leave faster kernels."""
+"""Least ratio of a predicted time to that of Inductor's kernel at which a region is left. Inductor's kernels mostly reach the bandwidth or
+the rate of instructions. The model predicts up to 1.54 times the time of rows (2026-11-30, H200), so a lower ratio would leave faster
+kernels."""
 
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""

@@ -15,7 +15,7 @@ import attrs
 
 from fireiron.specs.fused import Fused
 from fireiron.torch_backend.dims import Axes, Axis, CannotStateError, Dims
-from fireiron.torch_backend.integers import BYTES, CONDITION, EXACT, check_type, is_integer, range_of
+from fireiron.torch_backend.integers import BYTES, CONDITION, EXACT, WORDS, check_type, is_integer, range_of
 from fireiron.torch_backend.operations import (
     CONDITIONS,
     COPIES,
@@ -162,7 +162,7 @@ class Statement:
         if node in self.values:
             return self.values[node]
         name = name_of(node)
-        if name in VIEWS:
+        if name in VIEWS and is_inlined(node):
             return self._viewed(node, name)
         if name == "full":
             text = number(node.args[1])
@@ -175,7 +175,7 @@ class Statement:
 
     def _array(self, node: Any) -> Value:
         """Return the elements of an array that the definition reads."""
-        if type_of(node) not in (*FLOATS, *BYTES, CONDITION):
+        if type_of(node) not in (*FLOATS, *BYTES, *WORDS, CONDITION):
             raise CannotStateError(f"an operand of {type_of(node).removeprefix('torch.')}")
         check_strides(node)
         axes = self.dims.of_shape(shape_of(node))
@@ -278,11 +278,13 @@ class Statement:
         return Value(lambda: function(*(None if one is None else one.factor() for one in given), **options), axes)
 
     def _operand(self, node: Any, given: Any, place: int) -> Value:
-        """Return an operand of a function of elements; a condition of which it takes the number is 1 or 0."""
+        """Return an operand of a function of elements, as a number of the type in which the function computes; a condition is 1 or 0."""
         value, name = self.value(given), name_of(node)
-        counts = type_of(node) != CONDITION and name not in COPIES and (name, place) != ("where", 0)
-        is_condition = hasattr(given, "op") and type_of(given) == CONDITION
-        return Value(lambda: f"where({value.text()}, 1, 0)", value.axes) if counts and is_condition else value
+        if not hasattr(given, "op") or type_of(node) == CONDITION or (name, place) == ("where", 0):
+            return value
+        if type_of(given) == CONDITION and name not in COPIES:
+            value = Value(lambda text=value.text: f"where({text()}, 1, 0)", value.axes)
+        return _as_float(value) if is_integer(given) and not is_integer(node) else value
 
     def _softplus(self, value: Value) -> Value:
         """Return log1p(exp(x)) for a value x."""
@@ -384,6 +386,8 @@ class Statement:
         """Return the operand of a sum or scan; a condition is 1 or 0. Raises: `CannotStateError` if a sum of integers may be inexact."""
         given = node.args[0]
         value, is_condition = self.value(given), type_of(given) == "torch.bool"
+        if is_integer(given):
+            range_of(given)
         if is_integer(node) and name_of(node) in ("sum", "prod", *SCANS):
             count = math.prod(shape_of(given))
             if max(map(abs, range_of(given))) * count > EXACT or name_of(node) in ("prod", "cumprod"):
@@ -400,6 +404,8 @@ class Statement:
         """State a maximum or minimum along an axis, and its first position if others read it."""
         if len(node.args) < 2 or not isinstance(node.args[1], int):
             raise CannotStateError("an extreme of all elements")
+        if is_integer(node.args[0]):
+            range_of(node.args[0])
         value, keep = self.value(node.args[0]), bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
         places, shown = [node.args[1] % len(value.axes)], _FirstResult(node)
         value = self._as_step(value)
@@ -590,6 +596,11 @@ class _FirstResult:
 
     def __init__(self, node: Any) -> None:
         self.args, self.name, self.users = node.args, node.name, node.users
+
+
+def _as_float(value: Value) -> Value:
+    """Return an integer as a float: products of integers would be 32-bit integers, which overflow."""
+    return Value(lambda: f"{value.factor()} * 1.0", value.axes)
 
 
 def _dim(dim: int) -> str:
