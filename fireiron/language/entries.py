@@ -156,6 +156,8 @@ def _compiled(value: object) -> tuple[Strategy, str] | None:
 
 def _default_name(module: ModuleType, path: Path, strategies: Mapping[str, Strategy]) -> str:
     """Return the strategy to use if an argument names none: `strategy`, the only one, or the only one for the problem of the file."""
+    if "strategy" in strategies and is_whole(module, strategies["strategy"]):
+        return "strategy"
     strategies = {key: value for key, value in strategies.items() if is_whole(module, value)} or strategies
     if "strategy" not in strategies and len(strategies) > 1:
         problem = _problem_of(module, "strategy", path)

@@ -57,10 +57,16 @@ LIBRARY: Final = "fireiron.strategies"
 
 def names() -> tuple[str, ...]:
     """Return the names of the library's strategies. Raises: `ArgumentError` if the library is not installed."""
-    stems = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
+    stems = _names_in(library_folder())
     if not stems:
         raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
     return stems
+
+
+@functools.cache
+def _names_in(folder: Path) -> tuple[str, ...]:
+    """Return the names of the strategy files of the library, which do not change while it is used."""
+    return tuple(sorted(path.stem for path in folder.glob("[!_]*.py")))
 
 
 def team_files() -> Mapping[str, Path]:
