@@ -423,7 +423,7 @@ class Exec(Stmt):
         return dict(zip(self.spec.operands, self.accesses, strict=True))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Dependence:
     """A reason for synchronization: `after` may access a buffer only when `before` has completed, and at least one of them writes it.
 

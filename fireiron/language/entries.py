@@ -18,9 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import inner_chains
@@ -45,7 +44,7 @@ StrategyOfSpec = Callable[[Spec], Strategy]
 """A function that returns the strategy for a spec if a file has none."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Entry:
     """A strategy with its problem.
 

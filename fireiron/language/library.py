@@ -26,6 +26,7 @@ import attrs
 from fireiron import settings
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, is_whole, spec_of
 from fireiron.language.line_waves import LINE_BYTES
@@ -102,7 +103,7 @@ def _files_of_folder() -> Mapping[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Source:
     """The module that a STRATEGY argument names, and the name in it; empty if the argument has none."""
 

@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterable, Set
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
@@ -153,7 +152,7 @@ def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------- proof by enumeration
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Accesses:
     """Which thread accesses which element: one entry per thread, loop value and element of an access, in flat arrays of equal length.
 

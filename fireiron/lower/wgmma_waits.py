@@ -94,7 +94,7 @@ def _prepared(mmas: Iterable[Exec]) -> list[str]:
 # ---------------------------------------------------------------------------------------------- groups in flight
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Group:
     """MMAs that are waited for together: the registers that they write, and those that they only read."""
 
