@@ -109,7 +109,7 @@ ROWS: Final = (8, 16, 32)
 
 
 ROW_BYTES: Final = 2048
-"""Bytes of a row of which a block adds up elements: 65.4 us with 2 kB and 68 us with 1 kB (sums of 1024 rows, float16, H200, 2026-11-30)."""
+"""Bytes of a row of which a block adds up elements: 65.4 us with 2 kB, 68 us with 1 kB (sums of 1024 rows, float16, H200, 2026-11-30)."""
 
 NARROW: Final = 2
 """Elements of 16 bits that a thread then adds up: 64.4 us with 2, 65.4 with 4, and 68.1 with 8, because fewer warps are in flight."""
