@@ -148,11 +148,18 @@ def pytest_runtest_teardown(item, nextitem):
         torch.cuda.empty_cache()
 
 
-@pytest.fixture(autouse=True)
-def events_are_compared(request, monkeypatch):
-    """Every program of tasks that a test of tasks compiles keeps the order of its events."""
-    if not request.path.stem.startswith("test_tasks"):
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Require that every program of tasks that a test of tasks compiles keeps the order of its events."""
+    if not item.path.stem.startswith("test_tasks"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        compare_events(patch)
+        return (yield)
+
+
+def compare_events(patch):
+    """Compare the events of each program when its kernel IR is computed."""
     from fireiron.compiler import Program
     from fireiron.inspect.oracle import check_events
 
@@ -165,4 +172,4 @@ def events_are_compared(request, monkeypatch):
 
     replaced = functools.cached_property(compared)
     replaced.__set_name__(Program, "ir")
-    monkeypatch.setattr(Program, "ir", replaced)
+    patch.setattr(Program, "ir", replaced)
