@@ -100,7 +100,7 @@ def import_share(config):
 def pytest_collection_modifyitems(items):
     """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name (`sample`).
 
-    `sampled(n)` specifies n instead of the family's size.
+    `sampled(n)` specifies n instead of the family's size. Of a few random draws one runs.
     """
     families = {}
     for item in items:
@@ -109,10 +109,16 @@ def pytest_collection_modifyitems(items):
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in families.values():
         sampled = cases[0].get_closest_marker("sampled")
-        of = sampled.args[0] if sampled is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
+        usual = next((n for size, n in SAMPLES if len(cases) >= size), 12 if is_drawn(cases) else 1)
+        of = usual if sampled is None else sampled.args[0]
         of *= 1 if of < 3 else 3  # the default tier takes less than 15 minutes on two cores
         for item in set(cases) - set(sample(cases, of)):
             item.add_marker(pytest.mark.nightly)
+
+
+def is_drawn(cases):
+    """Whether the cases differ only in the number of a random draw."""
+    return all(set(case.callspec.params) <= {"seed", "chunk"} for case in cases)
 
 
 def sample(cases, of):
