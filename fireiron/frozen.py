@@ -319,18 +319,36 @@ def _printer(made: _AtFirstUse) -> Callable[[Any], str]:
 def _evolve(instance: Any, **changes: Any) -> Any:
     """Return `attrs.evolve(instance, **changes)`: a copy with other values of some fields. It looks up the fields once per class."""
     cls = instance.__class__
-    names, values = _arguments(cls)
-    return cls(**dict(zip(names, values(instance)), **changes))
+    places, values, names, named_values = _arguments(cls)
+    arguments = [*values(instance)]
+    named = dict(zip(names, named_values(instance))) if names else {}
+    for name, value in changes.items():
+        if name in places:
+            arguments[places[name]] = value
+        else:
+            named[name] = value
+    return cls(*arguments, **named)
 
 
 @functools.cache
-def _arguments(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """Return the arguments of `__init__`, and the function that returns their values from an object."""
+def _arguments(cls: type) -> tuple[dict[str, int], Callable[[Any], Any], tuple[str, ...], Callable[[Any], Any]]:
+    """Return the places of the positional arguments of `__init__`, the names of the others, and functions that return their values.
+
+    Positional arguments take half the time of named ones.
+    """
     plain = _plain_fields(cls)
-    if plain is not None:
-        return tuple(map(_alias, plain)), _tuple(list(plain))
-    fields = [field for field in attrs.fields(cls) if field.init]
-    return tuple(field.alias for field in fields), _tuple([field.name for field in fields])
+    fields = (
+        [(field.alias, field.name) for field in attrs.fields(cls) if field.init]
+        if plain is None
+        else [(_alias(name), name) for name in plain]
+    )
+    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]
+    order = () if code is None else code.co_varnames[1 : code.co_argcount]
+    names = dict(fields)
+    positional = order if set(order) <= names.keys() else ()
+    others = tuple(alias for alias in names if alias not in positional)
+    places = {alias: place for place, alias in enumerate(positional)}
+    return places, _tuple([names[alias] for alias in positional]), others, _tuple([names[alias] for alias in others])
 
 
 def _alias(name: str) -> str:
