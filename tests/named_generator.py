@@ -10,6 +10,7 @@ import random
 
 import attrs
 import instruction_generator
+import test_bulk_add
 import test_library_sizes as library
 
 from fireiron import *
@@ -134,6 +135,25 @@ def _of_shared_stages(name, rng, symbols):
     return strategy(TWO_PRODUCTS(**sizes, **dict.fromkeys("ABCED", RowMajor), dtype=float16)).program("sm_90a")
 
 
+def _of_kind(name, rng, symbols):
+    """A kind of one's own: lanes that receive from later ones, or a product with a scalar factor."""
+    symbols.clear()
+    dtype = rng.choice((float32, int32))
+    if name == "lanes":
+        width, rows, columns = rng.choice((8, 16, 32)), 32 * rng.randint(1, 3), rng.randint(1, 4)
+        later = Kind("Later", "dst[t,v] = src[t + {delta} in {width},v]", (Parameter("delta"), Parameter("width"))).starter
+        chain = later.tile(64, columns).to(Block).tile(32, columns).to(Warp).load("src", RF).done()
+        return chain(later(rng.randint(1, width - 1), width, rows, columns, dtype=dtype)(GL, GL)(Kernel)).program("sm_80")
+    scaled = Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter
+    sizes = [rng.randint(1, 40), rng.randint(1, 40), rng.randint(1, 20)]
+    chain = scaled.tile(16, 16).to(Block).tile(2, 2).to(Thread).split(rng.choice((1, 2, 4))).unroll().tile(1, 1).unroll().split(1).done()
+    return chain(scaled(*sizes, dtype=dtype)(VAL, GL, GL, GL)(Kernel)).program("sm_80")
+
+
+def _of_bulk_additions(name, rng, symbols):
+    return test_bulk_add.FORMS[name]().program("sm_90a")
+
+
 def _of_instruction(form, rng, symbols):
     return instruction_generator.with_form(form, rng, symbols)
 
@@ -161,7 +181,8 @@ def names():
     """All names in order, each with its drawing function: those of different kinds alternate."""
     kinds = (
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
-        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")],
+        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")]
+        + [(_of_kind, name) for name in ("lanes", "scaled")] + [(_of_bulk_additions, name) for name in test_bulk_add.FORMS],
         [(_of_instruction, form) for form in instruction_generator.ALL],
         [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
     )  # fmt: skip
