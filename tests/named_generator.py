@@ -191,6 +191,14 @@ def names():
     return tuple(pair for _, pair in sorted(places, key=lambda one: one[0]))
 
 
+def supported(program, symbols):
+    """The sizes that a program has: a form may ignore others. Raises: LaunchError if one of its kernels does not support them."""
+    own = {one.name: symbols[one.name] for one in sizes_of(program.spec)}
+    for launch in program.launches:
+        check_facts(launch.program.lowered, all_sizes(program.spec, own))
+    return own
+
+
 def draw(seed):
     """A program that lowers, and the number of refused ones before it."""
     for refused in range(300):
@@ -198,9 +206,7 @@ def draw(seed):
         rng, symbols = random.Random(f"name {seed}/{refused}"), {}
         try:
             program = function(name, rng, symbols)
-            symbols = {one.name: symbols[one.name] for one in sizes_of(program.spec)}  # a form may ignore a size
-            for launch in program.launches:
-                check_facts(launch.program.lowered, all_sizes(program.spec, symbols))
+            symbols = supported(program, symbols)
         except FireironError as error:
             draw.last = error
             continue
