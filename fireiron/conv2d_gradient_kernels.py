@@ -421,9 +421,10 @@ def _depthwise_phase(
     kernel, (first_row, first_column) = CompiledKernel(choice.program), part.first
     if not loads_once:
         return Phase(kernel, choice, (grad, packed(grad)), part.first, filters, part.number, target)
-    rows, columns = tuple(first_row + number * steps[0] for number in range(part.taps[0])), tuple(one[::2] for one in filters)
+    rows = tuple(first_row + number * steps[0] for number in range(part.taps[0]))
+    columns: Places = filters[0][::2], filters[1][::2]
     together = _strategies("_depthwise_rows").at_once(pixels[0][2])
-    return RowsPhase(kernel, choice, (grad, packed(grad)), rows, together, first_column, columns, part.number, pixels)  # type: ignore[arg-type]
+    return RowsPhase(kernel, choice, (grad, packed(grad)), rows, together, first_column, columns, part.number, pixels)
 
 
 def _pixels_of(part: PhaseSizes, sizes: Sizes, options: Options, parts: int) -> Places:

@@ -18,7 +18,7 @@ from fireiron.derive import RULES, Facts, Skeleton, Sketch, Trick, call
 from fireiron.derive.derivation import written
 from fireiron.derive.forms import forms_of
 from fireiron.derive.rules.short_rows import ShortRows
-from fireiron.derive.search import Search
+from fireiron.derive.search import NoStrategyError, Search
 from fireiron.errors import ArgumentError
 from fireiron.gpu import toolchain
 from fireiron.language.library import bind, find
@@ -162,6 +162,19 @@ def test_refused_arguments():
         schedule(spec, "sm_80", fixed={"bq": 3})
     with pytest.raises(ArgumentError, match="not a spec"):
         schedule(softmax.softmax, "sm_80")
+
+
+def test_the_refusal_has_each_reason_once():
+    """The reasons of all rules are on request."""
+    twice = Fused(
+        name="twice", dims="m c", operands={"X": "m c", "Y": "m c"},
+        body={"left": "a[m] = sum(c, where(c == 0, X[m,c], 0))", "out": "Y[m,c] = where(c == 0, a[m] + X[m,c], a[m])"},
+    )  # fmt: skip
+    with pytest.raises(NoStrategyError, match="warpgroup_loop and 2 more: it multiplies no matrices") as raised:
+        schedule(twice(m=8, c=2), "sm_80", avoid=("rows", "elements", "short_rows"), seconds=1)
+    text = str(raised.value)
+    assert len(text) < 900 and len(set(text.splitlines())) == len(text.splitlines()) and "warp_loop" not in text
+    assert raised.value.refusals["warp_loop"] == "it multiplies no matrices" and "short_rows and 2 more: avoided" in text
 
 
 def test_what_no_instruction_multiplies_is_refused():

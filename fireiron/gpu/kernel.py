@@ -447,13 +447,19 @@ class CompiledKernel(Displayed):
         if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
+        loaded = launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
         if self.ir.awaits_copies:
-            self._require_resident(launch.multiprocessors())
-        return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
+            self._require_resident(loaded, launch.multiprocessors(), cluster)
+        return loaded
 
-    def _require_resident(self, multiprocessors: int) -> None:
-        """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks."""
+    def _require_resident(self, loaded: Launcher, multiprocessors: int, cluster: int) -> None:
+        """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks.
+
+        Clusters need SMs of one part of the GPU, so the driver reports how many are resident.
+        """
         blocks, resident = evaluated(self.ir.grid, {}), self.occupancy.blocks * multiprocessors
+        if cluster > 1:
+            resident = loaded.resident_clusters(blocks, self.ir.threads) * cluster
         if blocks > resident:
             raise LaunchError(
                 f"{self.ir.name}: blocks wait for copies by other blocks, so all must be resident at once", got=f"{blocks} blocks",
