@@ -893,7 +893,9 @@ def test_blocks_of_streams_are_in_order(units):
 
 def test_the_only_index_of_an_array_keeps_vectors_aligned():
     """An index that is clamped to an array of one column is 0, whatever it computes."""
-    definition = Fused(name="s", dims="m n h", operands={"X": "m h", "Y": "m n"}, body={"a": "Y[m,n] = X[m,n + 2]"}, outside={"X": "replicate"})
+    definition = Fused(
+        name="s", dims="m n h", operands={"X": "m h", "Y": "m n"}, body={"a": "Y[m,n] = X[m,n + 2]"}, outside={"X": "replicate"}
+    )
     chain = definition.tile(m=8, n=32).to(Block).load("X", SH, Move.coalesced_copy(8).done()).tile(m=1, n=4).to(Thread).done()
     program = chain(definition(m=10, n=85, h=1, dtype=float32)).program("sm_80")
     assert "float2" in program.unproved_text and safety(program.lowered) == ()
