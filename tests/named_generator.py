@@ -171,7 +171,7 @@ def _of_library(name, rng, symbols):
     return library.program(name, sizes)
 
 
-def _for_one_gpu(name):
+def for_one_gpu(name):
     """Whether a form is for one GPU; the subject `nodes` draws the others."""
     return "gpus" not in inspect.signature(library.library(name.partition(":")[0]).spec).parameters
 
@@ -184,7 +184,7 @@ def names():
         + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")]
         + [(_of_kind, name) for name in ("lanes", "scaled")] + [(_of_bulk_additions, name) for name in test_bulk_add.FORMS],
         [(_of_instruction, form) for form in instruction_generator.ALL],
-        [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
+        [(_of_library, name) for name in library.FORMS if for_one_gpu(name)],
     )  # fmt: skip
     shuffled = [random.Random(17).sample(kind, len(kind)) for kind in kinds]
     places = [((number + 1) / (len(kind) + 1), pair) for kind in shuffled for number, pair in enumerate(kind)]
