@@ -10,7 +10,7 @@ from pathlib import Path
 import named_generator
 import pytest
 import test_library_sizes as library
-from goldens.cases import Case, Outcome, cases, differences
+from goldens.cases import TEXT, Case, Outcome, cases, differences
 
 import fireiron
 from fireiron import ARCHITECTURES
@@ -74,7 +74,7 @@ def outcome(case):
     """The sketches for the spec of a case."""
     form, target = case.split(", ")
     try:
-        return Outcome("sketches", "\n".join(lines(spec_named(form), target)))
+        return Outcome(TEXT, "\n".join(lines(spec_named(form), target)))
     except FireironError as error:
         return Outcome.refused(error)
 
