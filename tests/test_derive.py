@@ -377,7 +377,6 @@ def test_run_time_sizes_of_arrays_alone():
     assert Facts(answer.program.spec, as_architecture("sm_80")).assumed["H"] <= 256 and not answer.program.ir.facts
 
 
-
 def test_a_function_without_strategies():
     """A definition that no strategy of the library computes runs as a function of arrays; a second call uses the same kernel."""
     scaled = Fused(
