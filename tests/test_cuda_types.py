@@ -6,10 +6,10 @@ from pathlib import Path
 
 from goldens.readable import differences
 
-from fireiron.cuda.types import APPROXIMATE, COMPOSED, FUNCTIONS, applied, approximate, composed, converted, literal, repeated, widened
+from fireiron.cuda.types import APPROXIMATE, COMPOSED, FUNCTIONS, applied, approximate, composed, converted, literal, widened
 from fireiron.ir.text import Function
 from fireiron.values.document import laid_out
-from fireiron.values.machine import DTYPES, float16, float32, float64, int8, int32, int64
+from fireiron.values.machine import DTYPES, float32, float64, int32
 
 TABLE = Path(__file__).resolve().parent / "goldens" / "types.txt"
 NUMBERS = (
@@ -45,13 +45,3 @@ def lines():
 def test_the_table_equals_the_printed_text():
     changes = differences(TABLE, "\n".join(lines()))
     assert not changes, changes
-
-
-def test_functions_of_64_bit_integers():
-    assert shown(applied("abs", int64, "x")) == "llabs(x)" and shown(applied("abs", int32, "x")) == "abs(x)"
-    assert shown(applied("max", int64, "x", "y")) == "max(x, y)"
-
-
-def test_numbers_in_each_element_of_a_vector():
-    assert repeated(1, float16, 2) == "0x3c003c00" and repeated(1, int8, 2) == "0x101"
-    assert repeated(1, float16, 4) == "make_uint2(0x3c003c00u, 0x3c003c00u)" and repeated(1, float32, 2) == "make_float2(1.0f, 1.0f)"
