@@ -141,7 +141,7 @@ def main():
     parser.add_argument("--sweeps", type=int, default=3)
     parser.add_argument("--thirds", action="store_true")
     options = parser.parse_args()
-    parameters, terms = (line_waves.ALIGNED, {}) if options.aligned else (line_waves.H200, line_waves.TERMS)
+    parameters, terms = (line_waves.ALIGNED, line_waves.ALIGNED_TERMS) if options.aligned else (line_waves.H200, line_waves.TERMS)
     old = list(sizes_of(sorted(path for folder in FOLDERS for path in (RESULTS / folder).glob("*.json")), options.aligned, new=False))
     new = list(sizes_of(options.new, options.aligned, new=True))
     sizes = old + new

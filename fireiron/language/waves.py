@@ -101,7 +101,7 @@ def estimated_us(work: Work, values: Mapping[str, int]) -> float:
     tiling = _tiling(work, values)
     if work.across_lines or work.copied:
         return line_waves.estimated_us(tiling)
-    return line_waves.estimated_us(tiling, line_waves.ALIGNED, {})
+    return line_waves.estimated_us(tiling, line_waves.ALIGNED, line_waves.ALIGNED_TERMS)
 
 
 def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:
