@@ -381,7 +381,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
     """Return the properties of `TERMS`: logarithms of sizes, parts, and 1 or 0 for conditions.
 
     `padding` is the share of tiles that only complete clusters, `past_rows` and `past_columns` are those of rows and
-    columns past the end, at most 1.
+    columns past the end; each is at most 1.
     """
     t = tiling
     cm, cn = t.cluster
@@ -397,7 +397,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "ring": math.log2(t.ring / 512),
         "slender": abs(math.log2(t.down / t.along)),
         "occupied": t.tiles / (-(-t.tiles // wave) * wave),
-        "padding": t.tiles / t.used_tiles - 1,
+        "padding": min(1.0, t.tiles / t.used_tiles - 1),
         "past_rows": min(1.0, t.down * t.height / t.rows - 1),
         "past_columns": min(1.0, t.along * t.width / t.columns - 1),
         "uneven_a": float(t.row_alignments[0] < SECTOR_BYTES),
