@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
 from fireiron.batched_matmul import BatchViews
+from fireiron.batches import packed
+from fireiron.copies import LIBRARIES, copied, library
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.front.arrays import TYPES, Operand, operand_of, operands_of
 from fireiron.gpu.kernel import CompiledKernel
 from fireiron.language.library import default_strategy
 from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_reduction
@@ -21,9 +25,18 @@ from fireiron.tune.records.tiles import candidates as by_tiles
 if TYPE_CHECKING:
     from fireiron.tune.records.tiles import Candidate
 
+Arrays = tuple[Any, ...]
+"""A, B and the result; None if it is to be allocated."""
+
 ROUNDS: Final = 5
 PAUSE: Final = 0.05
 """Seconds before each burst."""
+
+ROTATED: Final = 128_000_000
+"""Bytes of the arrays and their copies together: more than L2 contains, so a launch finds no operand of the last one there."""
+
+MOST_SETS: Final = 100
+"""Maximum number of the arrays and their copies."""
 
 IN_PARTS: Final = 2
 """Maximum number of split-K kernels to measure."""
@@ -32,7 +45,7 @@ MOST_TRIED: Final = 16
 """Maximum number of tiles to lower in the search for legal ones."""
 
 
-def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], count: int, report: Callable[[str], None]) -> ProductKernel:
+def measured(key: CacheKey, views: BatchViews, arrays: Arrays, count: int, report: Callable[[str], None]) -> ProductKernel:
     """Return the fastest candidate for a problem, and cache it on disk; see `matmul.tuned`."""
     if key.place.device is None:
         raise ArgumentError("matmul.tuned measures only on a GPU", got="NumPy arrays", hint="pass CuPy arrays, or PyTorch tensors on a GPU")
@@ -40,8 +53,9 @@ def measured(key: CacheKey, views: BatchViews, arrays: tuple[Any, Any, Any], cou
         raise ArgumentError("matmul.tuned: candidates must be a number of tiles", got=count, legal="0, 1, 2, ...")
     kernels = [with_reduction(choice, key.problems[number], key.place.device) for choice, number in _contenders(key, count)]
     names = [f"{number}: {kernel.choice.why}" for number, kernel in enumerate(kernels)]
-    launches = {name: [_prepared(kernel, views, arrays)] for name, kernel in zip(names, kernels, strict=True)}
-    times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="hot")
+    sets = _sets(arrays)
+    launches = {name: [_prepared(kernel, views, each) for each in sets] for name, kernel in zip(names, kernels, strict=True)}
+    times = measure(launches, rounds=ROUNDS, pause=PAUSE, l2="rotated" if len(sets) > 1 else "hot")
     for name in names:
         report(f"{times[name].us:.2f} us  {name}")
     best = min(range(len(kernels)), key=lambda number: times[names[number]].us)
@@ -97,7 +111,28 @@ def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:
             yield choice, 0
 
 
-def _prepared(kernel: ProductKernel, views: BatchViews, arrays: tuple[Any, Any, Any]) -> Callable[[], Any]:
+def _sets(arrays: Arrays) -> list[Arrays]:
+    """Return the arrays and as many copies as exceed L2; only the arrays if they exceed it themselves, or if a copy has other strides."""
+    given = operands_of({name: array for name, array in zip(("a", "b", "out"), arrays, strict=True) if array is not None})
+    bytes = sum(math.prod(operand.shape) * TYPES[operand.dtype].bytes for operand in given.values())
+    alike = all(library(array) in LIBRARIES for array in arrays if array is not None)
+    if not alike or not all(_is_packed(operand) or _is_packed(operand.transposed) for operand in given.values()):
+        return [arrays]
+    copies = min(MOST_SETS, math.ceil(ROTATED / bytes)) - 1
+    return [arrays, *(tuple(None if array is None else _copy(array) for array in arrays) for _ in range(copies))]
+
+
+def _is_packed(operand: Operand) -> bool:
+    """Return whether an array is row-major, without gaps."""
+    return operand.steps == packed(operand.shape)
+
+
+def _copy(array: Any) -> Any:
+    """Return a copy of a row-major array or of its transposed array, with the same strides."""
+    return copied(array) if _is_packed(operand_of(array, "the array")) else copied(array.T).T
+
+
+def _prepared(kernel: ProductKernel, views: BatchViews, arrays: Arrays) -> Callable[[], Any]:
     """Return a prepared launch of a candidate on the arrays."""
     a, b, out = arrays
     a, b, c = views.a.of(a), views.b.of(b), None if out is None else views.c.of(out)

@@ -334,7 +334,13 @@ def measured(torch, case, ready, options):
     times = {name: one.us for name, one in measure(finals, rounds=options.rounds, pause=options.pause, burst=BURST).items()}
     for name in [name for name in times if name.startswith(LT)]:
         times["cuBLAS"] = min(times["cuBLAS"], times.pop(name))
-    entry = {"shape": case.shape, "why": why, "times": times, "first": first, "candidates": {name: one for name, one in kept.items() if one}}
+    entry = {
+        "shape": case.shape,
+        "why": why,
+        "times": times,
+        "first": first,
+        "candidates": {name: one for name, one in kept.items() if one},
+    }
     return entry | ({"tuned": tuned_times(torch, case, sets, finals, times, options)} if case.shape in options.tuned else {})
 
 
@@ -415,7 +421,9 @@ def line_of(entry, count):
     if "tuned" in entry:
         again = entry["tuned"]["times"]
         least = min(us for name, us in again.items() if name not in ("tuned", "cuBLAS"))
-        print(f"{text} tuned {again['tuned']:.2f}, best {least:.2f}: {least / again['tuned']:.3f}, {entry['tuned']['seconds']:.1f} s: {entry['tuned']['why']}")
+        print(
+            f"{text} tuned {again['tuned']:.2f}, best {least:.2f}: {least / again['tuned']:.3f}, {entry['tuned']['seconds']:.1f} s: {entry['tuned']['why']}"
+        )
     own = times.get("matmul", math.inf)
     ratios = f"{times[best] / own:.3f} {times['cuBLAS'] / own:.3f} {times['cuBLAS'] / times[best]:.3f}"
     return f"{text} {times['cuBLAS']:.2f} {own:.2f} {times[best]:.2f} {ratios} {best} of {len(entry['first']) - 2} of {count}"
