@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -14,16 +14,17 @@ from fireiron.copies import LIBRARIES, copied, library
 from fireiron.errors import ArgumentError, FireironError
 from fireiron.front.arrays import TYPES, Operand, operand_of, operands_of
 from fireiron.gpu.kernel import CompiledKernel
-from fireiron.language.library import default_strategy
+from fireiron.language.library import default_strategy, defaults, is_copied_by_threads
 from fireiron.matmul_choice import ProductKernel, choice_in_parts, decided, in_parts_of_k, with_reduction
 from fireiron.matmul_problem import CacheKey
 from fireiron.measure.timing import measure
 from fireiron.tune.records import choice_cache
 from fireiron.tune.records.choosing import Choice, Question
 from fireiron.tune.records.tiles import candidates as by_tiles
+from fireiron.tune.records.tiles import tile_of
 
 if TYPE_CHECKING:
-    from fireiron.tune.records.tiles import Candidate
+    from fireiron.tune.record import Record
 
 Arrays = tuple[Any, ...]
 """A, B and the result; None if it is to be allocated."""
@@ -41,7 +42,10 @@ MOST_SETS: Final = 100
 IN_PARTS: Final = 2
 """Maximum number of split-K kernels to measure."""
 
-MOST_TRIED: Final = 16
+BY_THREADS: Final = 3
+"""Maximum number of default strategies to measure if threads copy A and B."""
+
+MOST_TRIED: Final = 32
 """Maximum number of tiles to lower in the search for legal ones."""
 
 
@@ -71,36 +75,50 @@ def _contenders(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
     choice, problem = decided(key)
     yield choice, key.problems.index(problem)
     seen = {choice.program.strategy}
-    for other, number in (*_tiles(key, count), *_parts(key)):
+    for other, number in (*_tiles(key, count), *_by_threads(key, count), *_parts(key)):
         if other.program.strategy not in seen and key.place.refusal(CompiledKernel(other.program)) is None:
             seen.add(other.program.strategy)
             yield other, number
 
 
 def _tiles(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
-    """Yield the most promising legal tiles."""
+    """Yield the most promising legal tiles, each tile and cluster with one set of further values."""
     problem = key.problems[0]
     question = Question(problem.spec, key.place.architecture, key.place.gpu, {}, problem.predicted)
     yielded = 0
+    tiles: set[Any] = set()
     for candidate in by_tiles(key.place.records.records, question)[:MOST_TRIED]:
         if yielded == count:
             return
-        choice = _choice_of(candidate, question)
+        tile = tile_of(candidate.values)
+        words = f"{candidate.us:.4g} us expected"
+        choice = None if tile in tiles else _choice_of(candidate.name, candidate.values, question, words, candidate.record)
         if choice is not None:
+            tiles.add(tile)
             yielded += 1
             yield choice, 0
 
 
-def _choice_of(candidate: Candidate, question: Question) -> Choice | None:
+def _by_threads(key: CacheKey, count: int) -> Iterator[tuple[Choice, int]]:
+    """Yield default strategies if threads copy A and B, whose rows TMA does not accept: these have no expected times."""
+    problem, target = key.problems[0], key.place.architecture
+    if is_copied_by_threads(problem.spec, target):
+        question = Question(problem.spec, target, key.place.gpu, {}, problem.served)
+        for name, values in defaults(problem.spec, target)[: min(count, BY_THREADS)]:
+            choice = _choice_of(name, values, question, "threads copy A and B")
+            if choice is not None:
+                yield choice, 0
+
+
+def _choice_of(name: str, values: Mapping[str, int], question: Question, words: str, record: Record | None = None) -> Choice | None:
     try:
-        program = default_strategy(candidate.name, candidate.values, question.spec)(question.spec).program(question.target)
+        program = default_strategy(name, values, question.spec)(question.spec).program(question.target)
         _ = program.ir
     except FireironError:
         return None
     if not question.accept(program):
         return None
-    words = " ".join(f"{name}={value}" for name, value in candidate.values.items())
-    return Choice(candidate.record, False, f"{candidate.name} {words}, {candidate.us:.4g} us expected", program)
+    return Choice(record, False, f"{name} {' '.join(f'{tunable}={value}' for tunable, value in values.items())}, {words}", program)
 
 
 def _parts(key: CacheKey) -> Iterator[tuple[Choice, int]]:

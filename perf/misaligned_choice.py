@@ -485,6 +485,8 @@ def judge(options):
                 for name, (strategy, values, parts) in entry["candidates"].items()
                 if parts == 1 and strategy in options.strategies and "bm" in values
             }
+            if not tiles:
+                continue
             chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
             best = min(tiles, key=us.get)
             table.append(("x".join(map(str, case.shape)), us[best] / us[chosen], us["cuBLAS"] / us[chosen], chosen, best))

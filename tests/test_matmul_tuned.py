@@ -1,6 +1,7 @@
 """`matmul.tuned`: what is measured, chosen and kept. The GPU and its times are fake."""
 
 import importlib
+import re
 
 import attrs
 import numpy as np
@@ -85,6 +86,20 @@ def test_parts_of_k_are_measured_too(tuned, gpu):
     measured = tuned.measured(key, views, arrays, 1, lambda line: None)
     assert measured.parts > 1 and measured.sum_kernel is not None and "parts of K" in measured.choice.why
     assert sum("parts of K" in name for name in gpu.names) >= 2 and sum("parts of K" not in name for name in gpu.names) == 1
+
+
+def test_tiles_differ(tuned, gpu):
+    """The values of a tile that differ in pieces of C only take one place."""
+    tuned.measured(*key_of(1100, 1104, 512), 3, lambda line: None)
+    found = [re.search(r"bm=(\d+) .*bn=(\d+)", name).groups() + tuple(re.findall(r"cluster_.=(\d)", name)) for name in gpu.names[1:]]
+    assert len(set(found)) == len(found) >= 2
+
+
+def test_strategies_that_copy_by_threads_are_measured(tuned, gpu):
+    """No tile is expected for rows that TMA does not accept, if copies save no time."""
+    gpu.us = lambda number: [9.0, 7.0, 8.0][number]
+    measured = tuned.measured(*key_of(68, 67, 65), 2, lambda line: None)
+    assert "split_k bm=32 bn=32" in measured.choice.why and len(gpu.names) == 2 and "split_k bm=16 bn=16" in gpu.names[0]
 
 
 def test_arrays_that_fit_in_l2_are_copied(tuned, gpu, monkeypatch):

@@ -30,6 +30,9 @@ from fireiron.ir.maps import rows_of_box
 LINE_BYTES: Final = 128
 """Bytes of an L2 line."""
 
+COPIED_BYTES: Final = 16
+"""TMA requires row strides that are a multiple of this many bytes. Other operands are copied first, to rows aligned to L2 lines."""
+
 SECTOR_BYTES: Final = 32
 """Bytes of a sector, a quarter of a line."""
 
@@ -134,6 +137,8 @@ class LineParameters:
         out, inside_row: clocks per row of at most 128 bytes that TMA copies to a block, out of bounds and inside.
         memory: bytes per microsecond.
         stored: clocks to store an element of a tile.
+        by_threads: microseconds per element of a warpgroup's part of a tile, if TMA cannot store it, because rows of C are not multiples of
+            16 bytes.
         clock: MHz.
 
     Factors:
@@ -157,53 +162,54 @@ class LineParameters:
         delayed: the activities of a block, and the copies of a block with rows out of bounds.
     """
 
-    launch: float = 1.7521
-    wave: float = 0.498
-    fill: float = 0.6062
-    most_filled: float = 858.7
-    iteration: Mapping[int, float] = MappingProxyType({1: 0.0096, 2: 0.0256, 4: 0.0768, 8: 0.162})
-    stored: float = 0.1234
-    received: float = 0.621
-    memory: float = 3.95e06
-    outside: float = 0.4126
+    launch: float = 1.611
+    wave: float = 0.5179
+    fill: float = 0.5587
+    most_filled: float = 700.7
+    iteration: Mapping[int, float] = MappingProxyType({1: 0.002301, 2: 0.02089, 4: 0.0768, 8: 0.1555})
+    stored: float = 0.1185
+    received: float = 0.5962
+    memory: float = 4.108e06
+    outside: float = 0.3728
     partial_swizzle: float = 0.4958
-    least: float = 0.3124
-    block: float = 0.1625
-    next_wave: float = 2.0543
-    hidden: float = 0.4373
+    least: float = 0.2872
+    block: float = 0.1494
+    next_wave: float = 1.889
+    hidden: float = 0.3349
     stored_next: float = 1.0832
-    piece: float = 0.0122
-    piece_next: float = 0.3018
+    piece: float = 0.0225
+    piece_next: float = 0.3264
     products: float = 3446.7
-    transposed: float = 0.033
-    read: float = 539.1
-    shared: float = 0.4906
-    inside: float = 0.3953
-    blocked: float = 9.9018
-    filling: float = 3.2021
-    limited: float = 2.8192
-    out: float = 1.9704
-    inside_row: float = 0.0828
-    partly: float = 0.3579
-    crowded: float = 0.065
-    delayed: float = 2.4779
-    requested: Mapping[int, float] = MappingProxyType({16: 3.1555, 32: 1.8172, 64: 1.4215, 128: 1.0196})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.3719, 4: 1.0036, 8: 1.5673})
+    transposed: float = 0.00791
+    read: float = 517.5
+    shared: float = 0.4337
+    inside: float = 0.2375
+    blocked: float = 10.3
+    filling: float = 3.074
+    limited: float = 2.932
+    out: float = 2.418
+    inside_row: float = 0.01985
+    partly: float = 0.08579
+    crowded: float = 0.08296
+    delayed: float = 2.474
+    requested: Mapping[int, float] = MappingProxyType({16: 3.155, 32: 1.817, 64: 1.478, 128: 0.832})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.4022, 4: 1.004, 8: 1.225})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
         {
             (1, 1): 1.0,
-            (2, 1): 1.0486,
-            (1, 2): 1.0441,
-            (2, 2): 1.0327,
+            (2, 1): 1.049,
+            (1, 2): 1.044,
+            (2, 2): 1.074,
             (4, 1): 0.9435,
-            (1, 4): 0.9303,
-            (4, 2): 1.0125,
-            (2, 4): 1.0083,
+            (1, 4): 0.8931,
+            (4, 2): 1.053,
+            (2, 4): 1.091,
             (8, 1): 0.8858,
         }
     )
     large_clusters: float = 1.04
     eight_next: float = 1.0176
+    by_threads: float = 1.0e-4
     clock: float = 1980.0
 
 
@@ -248,21 +254,21 @@ ALIGNED: Final = LineParameters(
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("height", "pairs_n"): -0.0381,
-        ("width", "pairs_m"): -0.0265,
-        ("width", "pairs_n"): -0.0345,
-        ("height", "pairs_m"): -0.0266,
-        ("pairs_m", "uneven_a"): -0.0262,
-        ("pairs_m", "uneven_b"): -0.0290,
-        ("rows", "pairs_n"): -0.0086,
-        ("clustered", "ring"): -0.0274,
-        ("fours_m", "past_columns"): -0.1475,
-        ("whole_column", "past_rows"): -0.0621,
-        ("padding", "depth"): -0.0453,
-        ("height", "three_groups"): -0.0233,
-        ("rows", "persistent"): 0.0171,
-        ("aligned_a", "occupied"): 0.0801,
-        ("slender", "uneven_b"): 0.0084,
+        ("height", "pairs_n"): -0.0391,
+        ("width", "pairs_m"): -0.0271,
+        ("width", "pairs_n"): -0.0294,
+        ("height", "pairs_m"): -0.0255,
+        ("pairs_m", "uneven_a"): -0.0266,
+        ("pairs_m", "uneven_b"): -0.0326,
+        ("rows", "pairs_n"): -0.0106,
+        ("clustered", "ring"): -0.0321,
+        ("fours_m", "past_columns"): -0.1914,
+        ("whole_column", "past_rows"): -0.0706,
+        ("height", "three_groups"): -0.0234,
+        ("rows", "persistent"): 0.0174,
+        ("aligned_a", "occupied"): 0.102,
+        ("slender", "uneven_b"): 0.0073,
+        ("batched", "clustered"): 0.05,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties.
@@ -308,6 +314,7 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
+    running += t.tiles_per_sm * _stored_by_threads(t) * p.by_threads
     kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
     return p.launch + p.cluster_launch[size] + kind * running
 
@@ -334,6 +341,12 @@ def _crowded(tiling: Tiling, waves: int, parameters: LineParameters) -> float:
 
 BALANCED: Final = 0.7
 """The fraction of SMs up to which a single wave is balanced."""
+
+
+def _stored_by_threads(tiling: Tiling) -> float:
+    """Return the elements of C that each warpgroup stores without TMA; C counts as row-major."""
+    t = tiling
+    return t.height * t.width / t.groups if t.columns * t.result_bytes % COPIED_BYTES else 0.0
 
 
 def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
@@ -380,8 +393,7 @@ def _overlapped(first: float, second: float, exponent: float) -> float:
 def _properties(tiling: Tiling) -> dict[str, float]:
     """Return the properties of `TERMS`: logarithms of sizes, parts, and 1 or 0 for conditions.
 
-    `padding` is the share of tiles that only complete clusters, `past_rows` and `past_columns` are those of rows and
-    columns past the end; each is at most 1.
+    `past_rows` and `past_columns` are the shares of rows and columns past the end, at most 1.
     """
     t = tiling
     cm, cn = t.cluster
@@ -397,7 +409,6 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "ring": math.log2(t.ring / 512),
         "slender": abs(math.log2(t.down / t.along)),
         "occupied": t.tiles / (-(-t.tiles // wave) * wave),
-        "padding": min(1.0, t.tiles / t.used_tiles - 1),
         "past_rows": min(1.0, t.down * t.height / t.rows - 1),
         "past_columns": min(1.0, t.along * t.width / t.columns - 1),
         "uneven_a": float(t.row_alignments[0] < SECTOR_BYTES),
@@ -405,6 +416,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "aligned_a": float(t.row_alignments[0] == LINE_BYTES),
         "three_groups": float(t.groups == 3),
         "persistent": float(t.persistent),
+        "batched": float(t.batch > 1),
         "clustered": float(cm * cn > 1),
         "whole_column": float(cm >= t.down),
         "pairs_m": float(cm == 2),

@@ -53,9 +53,9 @@ MOST_TILES: Final = 96
 ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 0.7e-3
-"""Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 257 split-K kernels
-(perf/results/2026-11-30-h200-parts, 2026-11-30-h200-choice-2 and 2026-11-30-h200-choice-3)."""
+BLOCK_US: Final = 0.5e-3
+"""Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 100 split-K kernels
+(perf/results/2026-11-30-h200-choice-3 and 2026-11-30-h200-choice-4)."""
 
 ADD_BYTES_PER_US: Final = 1.0e7
 """Bytes of partial results by which the call takes a microsecond longer."""
