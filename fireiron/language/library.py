@@ -478,8 +478,8 @@ SHORT_DEPTH: Final = 896
 but 8.2 us instead of 9.0 us for 100x99x769 (perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
 
 SPLIT: Final[Mapping[str, int]] = {"bm": 16, "bn": 16, "bk": 32, "num_splits": 8, "stages": 4}
-"""Values of `split_k` if copies save no time. Four stages hide the latency of loads of single elements: 5.4 us instead of 8.2 us for 100x99x769,
-4.9 us instead of 7.0 us for 127x129x513 (perf/results/2026-11-30-h200-choice-4)."""
+"""Values of `split_k` if copies save no time. Four stages hide the latency of loads of single elements: 5.4 us instead of 8.2 us for
+100x99x769, and 4.9 us instead of 7.0 us for 127x129x513 (perf/results/2026-11-30-h200-choice-4)."""
 
 SPLIT_OF_MANY_TILES: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
 """The same if C has more than `MOST_SMALL_TILES` tiles of `SPLIT`, in which elements of A and B are read more often."""
