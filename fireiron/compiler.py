@@ -16,6 +16,7 @@ from fireiron import collecting
 from fireiron.display import Displayed
 from fireiron.errors import ArgumentError, DecompositionError, FireironError, ResourceError, SynchronizationError
 from fireiron.executable import INSTRUCTIONS
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer, Kernel, verify
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.ir.verifier import verify_asks
@@ -41,7 +42,7 @@ ERRORS: Mapping[str, type[FireironError]] = {"race": SynchronizationError, "reso
 """The error class for an error finding, by kind; other kinds raise a `DecompositionError`."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Launch:
     """One launch of a program.
 

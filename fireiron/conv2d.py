@@ -20,6 +20,7 @@ from fireiron.errors import ArgumentError
 from fireiron.front.call import Answer, Call, Request, takes
 
 if TYPE_CHECKING:
+    from fireiron.batches import Places
     from fireiron.gpu.kernel import CompiledKernel
     from fireiron.tune.records import Choice
     from fireiron.values.machine import Architecture
@@ -54,6 +55,15 @@ class CallOptions(NamedTuple):
     groups: int = 1
     activation: str | None = None
     names: tuple[str, ...] = ()
+
+    @property
+    def epilogue(self) -> dict[str, Any]:
+        """The arguments of the library's definitions for what follows the sums."""
+        return {"bias": "bias" in self.names, "residual": "residual" in self.names, "activation": self.activation}
+
+    def further(self, outputs: int, output: Places) -> tuple[Places, ...]:
+        """Return the views of the further arrays, from the number of output channels and the view of the result."""
+        return tuple(((outputs,), (1,)) if name == "bias" else output for name in self.names)
 
 
 def options_of(stride: Any, padding: Any, dilation: Any) -> Options:

@@ -90,9 +90,8 @@ def bound_by_rows(
     together = module.at_once(count)
     orders = dict.fromkeys((f"W{row}" for row in range(sizes.taps[0])), Strides(c=math.prod(sizes.taps), s=1).aligned(dtype.bytes))
     orders |= orders_of_rows(module, ("Y", *(["R"] if "residual" in options.names else [])), output[1], together, align)
-    further = "bias" in options.names, "residual" in options.names, options.activation
-    numbers = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution, *further, parts
-    spec = module.forward(*numbers, dtype=dtype, **orders)
+    numbers = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution
+    spec = module.forward(*numbers, **options.epilogue, parts=parts, dtype=dtype, **orders)
     try:
         program = module.by_rows(sizes.channels, sizes.taps, sizes.pixels[1], count)(spec).program(place.architecture)
         place.prove(program)
@@ -102,7 +101,7 @@ def bound_by_rows(
     if not fits(aligned, program) or place.refusal(kernel) is not None:
         return None
     why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: depthwise rows"
-    views = tuple(((sizes.channels,), (1,)) if name == "bias" else output for name in options.names)
+    views = options.further(sizes.channels, output)
     choice = Choice(None, False, why, program)
     return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, together, views, output, result, dtype)
 

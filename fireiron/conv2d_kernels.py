@@ -305,7 +305,7 @@ def _bound(request: Request, given: Mapping[str, Operand], sizes: Sizes) -> Boun
     key = (*request.options, attrs.astuple(sizes), x.dtype, dict(aligned), place.require_record)
     choice, form = place.chosen("conv2d", key, lambda: _chosen(sizes, request.options, dtype, aligned, place))
     inputs, output = _views(choice.program.spec, sizes, bool(form))
-    further = tuple(((sizes.outputs,), (1,)) if name == "bias" else output for name in request.options.names)
+    further = request.options.further(sizes.outputs, output)
     return BoundConvolution(CompiledKernel(choice.program), choice, (*inputs, *further), output, result, dtype)
 
 
@@ -359,15 +359,15 @@ def _spec(sizes: Sizes, options: CallOptions, dtype: DType, outputs_first: bool)
     """Return the problem, with pixels or with output channels first."""
     from fireiron.strategies import convolution, depthwise
 
-    further = {"bias": "bias" in options.names, "residual": "residual" in options.names, "activation": options.activation}
     if options.groups > 1:
         grouped: Spec = depthwise.images(
-            sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution, **further, dtype=dtype
+            sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution, **options.epilogue, dtype=dtype
         )  # fmt: skip
         return grouped
     spec: Spec = convolution.images(
-        sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options.convolution, outputs_first, **further, dtype=dtype
-    )
+        sizes.images, sizes.image, sizes.channels, sizes.outputs, sizes.taps, *options.convolution, outputs_first,
+        **options.epilogue, dtype=dtype,
+    )  # fmt: skip
     return spec
 
 

@@ -1,6 +1,7 @@
-"""Judge the cost model by measured candidates of derived strategies: the results of `perf/derived.py`.
+"""Judge the cost model by measured candidates: the results of `perf/derived.py`, and of blind draws of `perf/misaligned_choice.py`.
 
     python perf/derive_gate.py RESULTS/derived.json ... [--again]
+    python perf/derive_gate.py CHOICE/blind.json ... [--every 2]
 
 For each set of problems: the median of predicted / measured, the mean over problems of Spearman's rank correlation between predictions and
 measurements, the share of the pairs of candidates whose times differ by more than `RESOLUTION` that are predicted in the right order, and by
@@ -49,14 +50,36 @@ def spearman(first, second):
     return statistics.correlation(left, right) if len(set(left)) > 1 and len(set(right)) > 1 else 0.0
 
 
-def points(path, again):
-    """Return the predicted and measured microseconds of the candidates by problem."""
-    results = json.loads(Path(path).read_text())["results"]
-    pairs = {}
+def points(path, again, every=1):
+    """Return the predicted and measured microseconds of the candidates by problem; of drawn products, each `every`-th problem."""
+    content = json.loads(Path(path).read_text())
+    if "measured" in content:
+        return {f"choice:{'x'.join(map(str, entry['shape']))}": drawn(entry) for entry in content["measured"][::every]}
+    results, pairs = content["results"], {}
     for name, result in results.items():
         labels = [label for label in result["us"] if result["predicted"].get(label)]
         predicted = predictions(name, labels) if again else result["predicted"]
         pairs[name] = [(predicted[label], result["us"][label]) for label in labels if label in predicted]
+    return pairs
+
+
+def drawn(entry):
+    """Return the predicted and measured microseconds of the candidates of a drawn product (`perf/misaligned_choice.py`), without parts of K."""
+    from fireiron import GL, Kernel, MatMul, RowMajor, float16
+    from fireiron.cost import predict
+    from fireiron.errors import FireironError
+    from fireiron.language.library import default_strategy
+
+    M, N, K = entry["shape"]
+    spec = MatMul(M, N, K, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    pairs = []
+    for label, (name, values, parts) in entry["candidates"].items():
+        us = entry["first"].get(label)
+        if parts == 1 and us:
+            try:
+                pairs.append((predict(default_strategy(name, values, spec)(spec).program("sm_90a")).us, us))
+            except FireironError as error:
+                print(f"{M}x{N}x{K}: {label}: {str(error).splitlines()[0]}", flush=True)
     return pairs
 
 
@@ -109,13 +132,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--again", action="store_true", help="predict the candidates with the current model")
+    parser.add_argument("--every", type=int, default=1, help="of drawn products, only each of this number")
     parser.add_argument("--points", action="store_true", help="print all candidates")
     arguments = parser.parse_args()
     measured = {}
     for path in arguments.results:
-        for name, pairs in points(path, arguments.again).items():
+        for name, pairs in points(path, arguments.again, arguments.every).items():
             measured.setdefault(name, []).extend(pairs)
-    rows = [[name, *judged(own)] for name, names in SETS.items() if (own := {one: measured[one] for one in names if measured.get(one)})]
+    sets = {**SETS, "drawn products": tuple(name for name in measured if name.startswith("choice:"))}
+    rows = [[name, *judged(own)] for name, names in sets.items() if (own := {one: measured[one] for one in names if measured.get(one)})]
     heads = ["set", "problems", "points", "predicted / measured", "Spearman", "pairs in order", "best prediction slower", "at worst"]
     print(tabulate(rows, headers=heads, floatfmt=(".0f", ".0f", ".0f", ".2f", ".2f", "", ".1%", "")))
     rows = [[name, len(pairs), statistics.median(p / us for p, us in pairs), spearman(*zip(*pairs, strict=True)),

@@ -3,7 +3,7 @@
 Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants alternate, L2 warm. Results are compared with those of
 cuBLAS and NCCL first. Multicast is off. `python perf/node.py compile [CASE ...]` compiles all variants with all cores, for later runs.
 
-A case is an exchange, M x N x K of one GPU, and `:bf16` for bfloat16. `+` after the exchange adds variants of the strategies. Rivals besides
+A case is an exchange, M x N x K of one GPU, and `:bf16` for bfloat16. `+` after the exchange adds candidates with several launches, and variants. Rivals besides
 cuBLAS and NCCL: copies by the copy engine from symmetric memory between two barriers, and PyTorch's operators on symmetric memory, which
 support bfloat16 only if they add. PyTorch's fused operators are measured by calls, since graphs of them fail.
 """
@@ -38,13 +38,20 @@ from fireiron.strategies import all_gather_gemm, hopper
 ARCH = "sm_90a"
 
 CASES = (
-    "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:16384x3584x8192", "gather:8192x14336x8192",
-    "gather:2048x4096x4096", "scatter:1024x8192x3584", "scatter:4096x8192x3584", "scatter:8192x8192x3584", "scatter:8192x8192x14336",
+    "gather:1024x3584x8192", "gather:4096x3584x8192", "gather:8192x3584x8192", "gather:16384x3584x8192", "gather:8192x3584x8192:bf16",
+    "gather:4096x14336x8192", "gather:8192x14336x8192", "gather:16384x14336x8192", "gather:2048x4096x4096",
+    "scatter:1024x8192x3584", "scatter:4096x8192x3584", "scatter:8192x8192x3584", "scatter:4096x8192x14336", "scatter:8192x8192x14336",
     "reduce:16x8192x3584:bf16", "reduce:64x8192x3584:bf16", "reduce:128x8192x3584:bf16", "reduce:16x8192x1024:bf16",
 )  # fmt: skip
 """Products of tensor-parallel layers."""
 
 KINDS = {"gather": "all_gather", "scatter": "reduce_scatter", "reduce": "all_reduce"}
+ONE_LAUNCH = ("overlapped", "exchanged", "recorded")
+"""Candidates with one launch, and those of records."""
+
+SLOW = ("direct", "sums")
+"""Candidates that are never the fastest for these cases."""
+
 CALLS, TURNS = 8, 5
 WIDE = {"bm": 128, "bn": 256, "bk": 64, "wm": 64, "wn": 256, "num_blocks": 132, "cluster_m": 1, "cluster_n": 1, "raster": 0}
 """The tile of large products."""
@@ -104,12 +111,13 @@ class Problem:
         return NodeProduct.of(KINDS[self.kind], *self.shapes, self.dtype, gpus=self.gpus)
 
     def strategies(self, arch: str | None = None, device: int | None = None) -> dict[str, Any]:
-        """The strategies of the candidates that may be fast, and variants."""
+        """The strategies of the candidates with one launch, and of records; variants, and candidates with several launches, if asked for."""
         fast = {
             candidate.name: candidate.strategy
             for candidate in candidates(self.product, arch, device)
-            if candidate.strategy is not None and candidate.us < 2 * self.slow_us and candidate.name not in ("direct", "sums")
-        }
+            if candidate.strategy is not None and candidate.us < 2 * self.slow_us
+            and (candidate.name not in SLOW if self.varied else candidate.name in ONE_LAUNCH)
+        }  # fmt: skip
         return {**fast, **(self._variants(arch, device) if self.varied else {})}
 
     def _variants(self, arch: str | None, device: int | None) -> dict[str, Any]:
@@ -332,7 +340,7 @@ def compile_all(*cases: str) -> None:
     """Compile all variants with all cores."""
     jobs = [(text, name) for text in cases or CASES for name in Problem.of(text, 2).strategies(ARCH)]
     started = time.perf_counter()
-    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 24)) as pool:
+    with concurrent.futures.ProcessPoolExecutor(min(os.cpu_count() or 1, 12)) as pool:
         refused = [text for text in pool.map(compile_one, jobs) if text]
     print(f"{len(jobs)} kernels compiled in {time.perf_counter() - started:.0f} s, {len(refused)} refused", *refused, sep="\n")
 

@@ -59,4 +59,4 @@ def exchanged_values_of(tile, M, N, blocks=132):
 def spec(M, N, K, gpus=2, **options):
     """Return the problem of `gpus` GPUs: row-major float16 with float32 accumulators by default."""
     over = {name: options.pop(name, RowMajor).over(GPU, "k") for name in "AB"}
-    return MatMul(M, N, K, **{"dtype": float16, "c_dtype": float16, **over, **options})(GL, GL, GL)(Node(gpus))
+    return MatMul(M, N, K, **{"dtype": float16, "c_dtype": float16, "C": RowMajor, **over, **options})(GL, GL, GL)(Node(gpus))

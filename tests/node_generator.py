@@ -66,18 +66,23 @@ def _rest(rng, kind):
     if kind == "overlapped":
         stages, bk = rng.choice((2, 3)), rng.choice((32, 64))
         return (
-            MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(bk).pipeline(stages).warp_specialize()
+            MatMul.tile(64, 64).to(Block).cluster(*_cluster(rng)).epilog(RF, float32).split(bk).pipeline(stages).warp_specialize()
             .load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
         )  # fmt: skip
     if kind in EXCHANGED:
         pieces = Move.tile(64, 64).to(Warpgroup).tile(64, rng.choice((32, 64))).unroll().load("src", SH, Move.done()).cast_on_copy().done()
         storing = {"store_stages": rng.choice((1, 2))} if rng.random() < 0.5 else {}
         return (
-            MatMul.tile(64, 64).to(Block).persistent(rng.choice((1, 2, 4))).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2)
+            MatMul.tile(64, 64).to(Block).cluster(*_cluster(rng)).persistent(rng.choice((1, 2, 4))).epilog(RF, float32, Init.done(), pieces).split(64).pipeline(2)
             .warp_specialize(**storing).load(A, SH, Move.done()).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
         )  # fmt: skip
     bm, bn, tm, tn = rng.choice((4, 8, 16)), rng.choice((4, 8, 16)), rng.choice((1, 2)), rng.choice((1, 2, 4))
     return MatMul.tile(bm, bn).to(Block).tile(tm, tn).to(Thread).split(rng.choice((1, 2, 4))).unroll().split(1).done()
+
+
+def _cluster(rng):
+    """The tiles of a cluster along m and n; a draw whose tiles do not fill clusters is refused."""
+    return rng.choice(((1, 1), (1, 1), (2, 1), (1, 2)))
 
 
 def _product(rng, kind):

@@ -28,7 +28,7 @@ from fireiron.ir.mechanisms.cp_async import CP_ASYNC_GROUPS
 from fireiron.language.library import bind, find
 from fireiron.lower.sink_relu import sink_relu
 from fireiron.sim import simulate
-from fireiron.values.expr import constant
+from fireiron.values.expr import as_expr, constant
 
 np = pytest.importorskip("numpy")
 
@@ -75,6 +75,23 @@ def test_kernels_are_correct(name):
     assert errors(kernel) == []
     for order in (None, 1):
         assert outcome(kernel, arrays, expected, order) == "right"
+
+
+@pytest.mark.parametrize("name", ["one tile", "ping-pong"])
+def test_vectors_that_are_loaded_once_are_not_released(name):
+    """Nothing waits for the release of the only fill: release, fence, warp barrier and the empty mbarrier are not printed."""
+    strategy, sizes, _ = KERNELS[name]
+    program = strategy(float16_gemm(*sizes)).fuse_epilogue(SCALED).program(TARGET)
+    ring, once = fetched(program.ir), name == "one tile"
+    assert ring.refilled != once
+    assert (f"{ring.name}_empty" in program.cuda) != once and ("have read r_sh" in program.cuda) != once
+    assert ("precede the next TMA load" in program.cuda) != once and ("acquire empty r" in text(synchronization(program.ir))) != once
+    for number in range(2):  # of the consumers, and of the producer
+        assert errors(with_changed(program.ir, lambda one: isinstance(one, ir.Acquire) and one.ring == ring.name, number, dropped))
+    if once:
+        refilled = attrs.evolve(program.ir, body=(*program.ir.body, ir.Release(ring.name, ir.StageState.EMPTY, as_expr(0))))
+        with pytest.raises(VerificationError, match="is not refilled"):
+            ir.verify(refilled)
 
 
 @pytest.mark.parametrize(("name", "elements"), [("swapped", {"r_sh": 64, "bias_sh": 128}), ("ping-pong", {"r_sh": 64, "bias_sh": 64})])

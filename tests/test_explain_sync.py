@@ -237,12 +237,15 @@ def test_reports_of_library_kernels_are_complete(name, target):
     if kernel is None:
         pytest.skip(f"{name} does not run on {target}")
     account = synchronization(kernel)
+    once = {ring.name for ring in kernel.rings if not ring.refilled}
     written = [stmt for stmt in ir.statements(kernel.body) if isinstance(stmt, KINDS)]
+    written = [stmt for stmt in written if not (isinstance(stmt, ir.Acquire) and stmt.state is ir.StageState.EMPTY and stmt.ring in once)]
     assert [point.kind.split()[0] for point in account.points] == [verb_of(stmt) for stmt in written]
     for point, stmt in zip(account.points, written, strict=True):
         assert point.why.strip() and point.scope and "  " not in point.why
         of_blocks = isinstance(stmt, ir.SemaphoreBarrier)  # it orders accesses of other blocks, and states these in `why`
-        assert bool(point.orders) != (isinstance(stmt, ir.Commit) or of_blocks), (name, point)
+        first = point.kind == "fence registers" and "the first wgmma of a warpgroup needs a fence" in point.why
+        assert bool(point.orders) != (isinstance(stmt, ir.Commit) or of_blocks or first), (name, point)
         if isinstance(stmt, (ir.Barrier, ir.Wait)) and not of_blocks:
             assert stmt.reason and stmt.reason in point.why
             named = {buffer for order in point.orders for buffer in order.buffers}

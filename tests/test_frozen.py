@@ -1,7 +1,11 @@
 """`fireiron.frozen` creates classes that behave as those of `attrs.frozen`."""
 
 import copy
+import functools
+import inspect
 import pickle
+import weakref
+from typing import ClassVar
 
 import attrs
 import pytest
@@ -118,3 +122,100 @@ def test_evolve_makes_the_copies_of_attrs(template, calls, changes):
             assert type(got) is cls and attrs.asdict(got) == attrs.asdict(wanted)
         with pytest.raises(TypeError, match="unknown"):
             evolve(value, unknown=1)
+
+
+def chain(decorate):
+    """Return classes that inherit fields, hooks and methods with `super()`."""
+
+    @decorate
+    class Base:
+        kind: ClassVar[str] = "base"
+        first: int
+
+        def text(self):
+            return f"{type(self).__name__} {self.first}"
+
+    @decorate
+    class Plain(Base):
+        _second: str = "text"
+
+        def __attrs_post_init__(self):
+            object.__setattr__(self, "first", self.first + 1)
+
+        def text(self):
+            return super().text() + self._second
+
+    @decorate
+    class Options(Plain):
+        third: int = attrs.field(default=3, converter=doubled)
+        fourth: tuple = attrs.field(factory=tuple, repr=False, eq=False)
+
+        @property
+        def both(self):
+            return super().text()
+
+    @decorate
+    class Again(Plain):
+        first: int = attrs.field(default=7, kw_only=True)
+
+    @decorate
+    class Cached(Base):
+        @functools.cached_property
+        def double(self):
+            return 2 * self.first
+
+    return Base, Plain, Options, Again, Cached
+
+
+@pytest.mark.parametrize(
+    ("position", "arguments", "named"),
+    [
+        (0, (1,), {}),
+        (1, (1,), {}),
+        (1, (1,), {"second": "a"}),
+        (2, (1, "b", 4), {}),
+        (2, (1,), {"fourth": (1,)}),
+        (3, (), {}),
+        (4, (3,), {}),
+    ],
+)
+@pytest.mark.parametrize("fields_first", [False, True])
+def test_inherited_fields_and_hooks(position, arguments, named, fields_first):
+    """The first use is a call of the class, or a question for its fields."""
+    results = []
+    for decorate in (attrs.frozen, frozen):
+        cls = chain(decorate)[position]
+        if fields_first:
+            attrs.fields(cls)
+        value = cls(*arguments, **named)
+        described = [(field.name, field.alias, field.type, field.default, field.inherited, field.kw_only) for field in attrs.fields(cls)]
+        copies = [copy.copy(value) == value, attrs.evolve(value) == evolve(value), hash(copy.copy(value)) == hash(value)]
+        own = [getattr(value, name, None) for name in ("both", "double", "kind")]
+        signature, annotations = inspect.signature(cls), cls.__init__.__annotations__
+        results.append((repr(value), value.text(), described, copies, own, signature, annotations, cls.__match_args__, cls.__slots__))
+        assert weakref.ref(value)() is value and not hasattr(value, "__dict__")
+        with pytest.raises(TypeError, match="unexpected keyword argument 'unknown'"):
+            cls(*arguments, unknown=1)
+    assert results[0] == results[1]
+
+
+def test_frozen_by_identity():
+    plain, shared = (chain(functools.partial(decorate, eq=False))[1] for decorate in (attrs.frozen, frozen))
+    for cls in (plain, shared):
+        value = cls(1)
+        assert value == value != cls(1) and hash(value) == object.__hash__(value) and repr(value) == "Plain(first=2, _second='text')"
+
+
+def test_illegal_fields_are_reported_at_the_first_use():
+    cls = frozen(type("Late", (), {"__annotations__": {"a": int, "b": int}, "a": 1}))
+    with pytest.raises(ValueError, match="No mandatory attributes allowed after an attribute with a default"):
+        cls(1, 2)
+
+
+def test_attrs_extends_classes_of_frozen():
+    plain, shared = (
+        attrs.frozen(type("More", (chain(decorate)[1],), {"__annotations__": {"third": int}, "third": 1}))
+        for decorate in (attrs.frozen, frozen)
+    )
+    assert repr(plain(1, "a", 2)) == repr(shared(1, "a", 2)) and plain(1) != shared(1) == evolve(shared(1), first=1)
+    assert inspect.signature(plain) == inspect.signature(shared)

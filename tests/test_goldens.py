@@ -121,3 +121,14 @@ def test_readable_goldens_are_written_where_they_changed(tmp_path, monkeypatch):
 
 def test_only_refusals_are_named_like_errors():
     assert {one.kind for found in cases.stored().values() for one in found.values() if not one.refused} <= {TEXT, "offers", "nothing"}
+
+
+def test_an_error_states_its_case(monkeypatch):
+    """A StopIteration would end the iteration over cases without a message."""
+
+    def fails(pair):
+        raise StopIteration
+
+    monkeypatch.setattr(command, "case_of", fails)
+    with pytest.raises(RuntimeError, match="goldens show corpus 'pair 7': StopIteration"):
+        command._named(("corpus", "pair 7"))

@@ -705,10 +705,13 @@ def test_fills_owned_at_the_end():
     """Empty ones may be owned; of full ones the first is reported."""
     group = warp()
     group.owned = {("ring", 4, EMPTY), ("order", 2, EMPTY)}
-    require_released(group)
+    require_released(group, {"ring", "order"})
     group.owned |= {("ring", 5, FULL), ("ring", 3, FULL), ("stage", 0, FULL)}
     with pytest.raises(SimulationError, match="ring: a group exits without releasing fill 3"):
-        require_released(group)
+        require_released(group, {"ring", "stage"})
+    with pytest.raises(SimulationError, match="stage: a group exits without releasing fill 0"):
+        require_released(group, {"stage"})
+    require_released(group, {"order"})
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,13 @@ def test_texts_compile(name):
         assert toolchain.compile_cuda(program(name).cuda, TARGET).cubin
 
 
+def test_cluster():
+    """Blocks fill stages of A and B for each other, and release the stages that they store only to their own consumers."""
+    kernel = stored(product(blocks=2, cluster=(2, 1), **TWO_WARPGROUPS))(SPEC).program(TARGET).ir
+    assert kernel.ring(RING).consumers == 1 and errors(kernel) == []
+    assert outcome(kernel, *inputs_of(SPEC), 1) == "right"
+
+
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("sizes", [{"M": 200, "N": 136, "K": 72}, {"M": 1, "N": 8, "K": 8}])
 def test_sizes_known_at_run_time(sizes):
@@ -418,8 +425,8 @@ def with_store(move):
 
 PIECES = Move.tile(64, 64).to(Warpgroup).tile(64, 32).unroll()
 REFUSED = {
-    "a cluster": (
-        lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS)),
+    "two producers in a cluster": (
+        lambda: stored(product(cluster=(2, 1), **TWO_WARPGROUPS), separate=B),
         "a warp stores the stages of a ring, which is not supported in a cluster",
     ),
     "two producers that claim tiles": (

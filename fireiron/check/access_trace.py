@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.data_dependent_loops import with_counted_iterations
 from fireiron.errors import ArgumentError, VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import Access, ClaimTile, Exec, For, Kernel, Let, Piece, Role, Stmt, execs, scratch_access, statements
 from fireiron.values.expr import (
     BRACKETS,
@@ -55,7 +55,7 @@ def distinct(values: Any, axis: int | None = None) -> Array:
     return result
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Use:
     """An access with its statement and the surrounding loops, outermost first."""
 

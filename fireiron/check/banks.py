@@ -17,6 +17,7 @@ import numpy as np
 from fireiron.check.access_trace import AccessTrace, Array, Use
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dynamic_tiles, static_schedule
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer
 from fireiron.values.expr import constant
 from fireiron.values.layout import Swizzle, require_integer
@@ -30,7 +31,7 @@ PADS = range(1, 33)
 _SAMPLE = 1 << 16
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Request:
     """The shared-memory requests of one access: coordinates of the first element of each lane's vector.
 

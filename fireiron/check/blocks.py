@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, distinct, linear, product
@@ -48,7 +47,7 @@ MAX_ENUMERATED_BLOCKS = 1 << 16
 """Maximum number of adjacent blocks that are enumerated, if their number is known at compile time."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Local:
     """Coordinates in an array of global memory relative to the block's offset, which all accesses share.
 

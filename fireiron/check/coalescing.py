@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Array, Use, assumed_elements
 from fireiron.check.finding import Finding, described, line_of
 from fireiron.check.persistence import dynamic_tiles, static_schedule
+from fireiron.frozen import frozen
 from fireiron.ir import Buffer
 from fireiron.values.expr import BRACKETS, constant
 
@@ -21,7 +21,7 @@ SECTOR = 32
 LARGE = 4096
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Traffic:
     """The coordinates of the first element of each lane's vector, an array `(requests, 32)` per dimension, and the mask of active lanes."""
 

@@ -20,11 +20,11 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Exec, For, Role, Roles, SemaphoreAction, SemaphoreBarrier, Stmt, located
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.values.expr import TRUE, Expr, constant
@@ -42,7 +42,7 @@ def check_exchange(access_trace: AccessTrace) -> tuple[Finding, ...]:
     return tuple(Finding("race", "error", None, text) for text in dict.fromkeys(_Check(access_trace).problems()))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Point:
     """A statement of a role, with the statements around it and its places in their lists."""
 
@@ -364,7 +364,7 @@ class _Check:
         return mask
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Events:
     """Stores and counts of tiles: the GPU, block and warpgroup, the place in its program, the region, the stored elements, and counts."""
 

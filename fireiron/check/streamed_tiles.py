@@ -21,6 +21,7 @@ import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Barrier,
     Exec,
@@ -188,7 +189,7 @@ def _counted(body: Sequence[Stmt]) -> set[Var]:
 # ---------------------------------------------------------------------------------------------- the segments of all blocks
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Segments:
     """All segments, as arrays: the values of the expressions of a semaphore, of a description, and of the places in the workspace.
 
@@ -284,7 +285,7 @@ def _segments(access_trace: AccessTrace, description: StreamedTiles, stmt: Semap
     return Segments(*(np.concatenate([np.broadcast_to(one[number], one[0].shape) for one in rows]) for number in range(len(rows[0]))))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Reads:
     """A statement that reads partial results: their `place`, in `counted` iterations; `part` is the variable of the loop over parts."""
 

@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Frame, Use
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Access,
     Acquire,
@@ -62,7 +62,7 @@ def check_uninitialized_registers(access_trace: AccessTrace) -> tuple[Finding, .
     return tuple(execution.findings.values())
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Accessed:
     """Registers by thread, `(threads, elements)`, and the mask of accessed ones."""
 
@@ -70,7 +70,7 @@ class _Accessed:
     mask: Array
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Marks:
     """The state at a point of the program: per buffer the marks `(registers, threads)`, and the complete buffers."""
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from fireiron.check.access_trace import AccessTrace, Use, filled_by, in_order_of_fills
 from fireiron.check.finding import Finding
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Access,
     Acquire,
@@ -70,7 +71,7 @@ def check_uninitialized_shared(access_trace: AccessTrace) -> tuple[Finding, ...]
     return tuple(execution.findings.values())
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Access:
     """A statement that accesses shared memory, with the surrounding loops that are executed as a whole."""
 
@@ -78,7 +79,7 @@ class _Access:
     inner: tuple[For, ...] = ()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Accessed:
     """Elements within one copy of a buffer, `(*frame, elements)`, the mask of accessed ones, and the loop values of the frame."""
 

@@ -27,26 +27,33 @@ def register(add: Add) -> None:
     command.add_argument("--screen", action="store_true", help="compile the best candidates by NVRTC, and take the first that it accepts")
     command.add_argument("-o", dest="output", metavar="FILE", help="write a strategy file, which all commands read")
     command.add_argument("--force", action="store_true", help="overwrite the file")
-    command.add_argument("--explain", action="store_true", help="print each decision, its reason, and the next best choice")
+    command.add_argument(
+        "--explain", action="store_true", help="print each decision, its reason, and the next best choice, or why no rule finds a strategy"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Derive a strategy and print it."""
-    from fireiron.derive import CANDIDATES, schedule
+    from fireiron.derive import CANDIDATES, NoStrategyError, schedule
 
     spec = _problem(arguments)
     count = CANDIDATES if arguments.candidates is None else arguments.candidates
-    with _Bar(count, quiet=arguments.json) as report:
-        answer = schedule(
-            spec,
-            arguments.arch,
-            fixed=dict(arguments.fix),
-            avoid=tuple(arguments.avoid),
-            candidates=count,
-            seconds=arguments.seconds,
-            progress=report,
-            screen=arguments.screen,
-        )
+    try:
+        with _Bar(count, quiet=arguments.json) as report:
+            answer = schedule(
+                spec,
+                arguments.arch,
+                fixed=dict(arguments.fix),
+                avoid=tuple(arguments.avoid),
+                candidates=count,
+                seconds=arguments.seconds,
+                progress=report,
+                screen=arguments.screen,
+            )
+    except NoStrategyError as error:
+        if arguments.explain and not arguments.json:
+            print("\n".join(f"{name:<20} {reason}" for name, reason in error.refusals.items()))
+        raise
     if arguments.output is not None:
         from fireiron.language.store import write_text
 

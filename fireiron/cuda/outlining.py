@@ -15,8 +15,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-import attrs
-
 from fireiron.cuda.reductions import LaneReduction
 from fireiron.frozen import evolve, frozen
 from fireiron.ir import Access, Buffer, Comment, Exec, For, IfAnyLane, Kernel, Let, Stmt, execs, statements, substituted
@@ -33,7 +31,7 @@ Place: TypeAlias = "tuple[int, int]"
 """The number of a statement list in the kernel, and a position in it."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Outlined:
     """A function: statements that refer to its parameters."""
 

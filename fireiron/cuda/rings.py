@@ -145,7 +145,7 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
             start = f"smem + {printer.addresses.constants.offset(ring.name, ring.offset)}"
         else:
             start = ring.name
-            yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8}];"
+            yield f"__shared__ unsigned long long {ring.name}[{ring.barrier_bytes // 8 if ring.refilled else ring.stages}];"
         init = printer.function(INIT)
         if ring.is_order:
             note = "order of warpgroups" if ring.each else "MMAs of the previous tile are complete"
@@ -162,11 +162,13 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
         makers = Makers(kernel).of_ring(ring.name)
         count = printer.addresses.constants.count(ring.stages)
         yield WithSteps(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_contents(ring)} full"), makers)
-        distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
-        note = f"{_mbarriers(ring.stages)}: {_contents(ring)} empty"
-        yield WithSteps(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
-        lines = (f"{init}({full} + stage * 8, {ring.producers});", f"{init}({empty} + stage * 8, {ring.consumers});")
-        inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", lines))
+        lines = [f"{init}({full} + stage * 8, {ring.producers});"]
+        if ring.refilled:
+            distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
+            note = f"{_mbarriers(ring.stages)}: {_contents(ring)} empty"
+            yield WithSteps(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
+            lines.append(f"{init}({empty} + stage * 8, {ring.consumers});")
+        inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", tuple(lines)))
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
     if kernel.cluster is None:  # else the program has a barrier of the cluster
@@ -174,8 +176,10 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
 
 
 def acquired(printer: KernelPrinter, statement: Acquire) -> list[Item]:
-    """Print the wait for a stage."""
+    """Print the wait for a stage; nothing for the first fill of a stage that is not filled again, because the wait would pass at once."""
     ring = printer.kernel.ring(statement.ring)
+    if statement.state is StageState.EMPTY and not ring.refilled:
+        return []
     parity = printer.parity(ring.name, statement.fill_index, 0 if statement.state is StageState.FULL else 1)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     state = "full" if statement.state is StageState.FULL else "empty"

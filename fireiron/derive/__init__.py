@@ -17,7 +17,7 @@ from fireiron.derive.derivation import Candidate, Derivation, Reason
 from fireiron.derive.facts import Facts, Product
 from fireiron.derive.rule import Rule, Skeleton, Trick
 from fireiron.derive.rules import RULES
-from fireiron.derive.search import CANDIDATES, Progress, Search, _silent
+from fireiron.derive.search import CANDIDATES, NoStrategyError, Progress, Search, _silent
 from fireiron.derive.sketch import Decision, Part, Sketch, Values, call
 from fireiron.errors import ArgumentError
 from fireiron.language.strategy import Strategy
@@ -51,7 +51,8 @@ def schedule(
         progress: receives the number of candidates so far, and the last one as text.
         screen: compile the best candidates by NVRTC, one after another, until it accepts one. It takes some seconds, and needs no GPU.
 
-    Raises: an `ArgumentError` if no rule finds a legal strategy, with the reason of each rule; or for an unknown rule or value.
+    Raises: a `NoStrategyError` if no rule finds a legal strategy, with the reason of each rule; an `ArgumentError` for an unknown rule or
+        value.
     """
     prefix: tuple[Decomposition, ...] = ()
     if isinstance(spec, Strategy):
@@ -75,6 +76,7 @@ __all__ = [
     "Decision",
     "Derivation",
     "Facts",
+    "NoStrategyError",
     "Part",
     "Product",
     "Reason",

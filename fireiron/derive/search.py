@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import attrs
@@ -52,6 +52,14 @@ def _silent(count: int, text: str) -> None:
     """Ignore progress."""
 
 
+class NoStrategyError(ArgumentError):
+    """No rule finds a legal strategy. `refusals` has the reason of each rule that does not apply, and of what was tried."""
+
+    def __init__(self, asked: str, *, refusals: Mapping[str, str], hint: str) -> None:
+        super().__init__(asked, hint=hint)
+        self.refusals = dict(refusals)
+
+
 @attrs.define(eq=False)
 class Search:
     """The search of a strategy for a spec.
@@ -89,7 +97,7 @@ class Search:
     # ------------------------------------------------------------------------------------------ candidates
 
     def run(self) -> Derivation:
-        """Return the derivation. Raises: `ArgumentError` if no candidate is legal, with the reason of each rule."""
+        """Return the derivation. Raises: `NoStrategyError` if no candidate is legal, with the reason of each rule."""
         firsts: list[Candidate] = []
         for sketch in self._sketches():
             needless = sketch.last_resort and any(not one.sketch.last_resort for one in firsts)
@@ -272,10 +280,18 @@ class Search:
                 program,
                 self._faster_forms,
             )
-        raise ArgumentError(
-            f"schedule: no rule finds a legal strategy for {self.facts.spec} on {self.facts.target}",
-            got="; ".join(f"{name}: {text}" for name, text in self.refusals.items()),
-            hint="write a strategy: fireiron new, or docs/howto/own-strategy.md",
+        raise self._no_strategy()
+
+    def _no_strategy(self) -> NoStrategyError:
+        """Return the error: why skeletons find no strategy, each reason once; `refusals` also has those of tricks."""
+        names: dict[str, list[str]] = {}
+        for name in (rule.name for rule in self.rules if isinstance(rule, Skeleton) and rule.name in self.refusals):
+            names.setdefault(self.refusals[name].removesuffix("; the nearest:"), []).append(name)
+        lines = (f"  {first}{f' and {len(others)} more' if others else ''}: {reason}" for reason, (first, *others) in names.items())
+        return NoStrategyError(
+            "\n".join([f"schedule: no rule finds a legal strategy for {self.facts.spec} on {self.facts.target}", *lines]),
+            hint="fireiron derive --explain prints the reason of each rule (error.refusals); fireiron new writes a strategy to start from",
+            refusals=self.refusals,
         )
 
     def _faster_forms(self, us: float) -> tuple[OtherForm, ...]:

@@ -24,8 +24,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import attrs
-
 from fireiron.errors import ArgumentError, LaunchError
 from fireiron.frozen import frozen
 from fireiron.gpu import launch
@@ -42,7 +40,7 @@ NO_DEVICE = -1
 _ON_GPU = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Order:
     """Synchronization with the producer of an array: wait for its stream, and keep the array alive until the kernel has run."""
 
@@ -230,7 +228,7 @@ class Torch(Library):
         return functools.partial(self.module.empty_strided, shape, steps, **options)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Between:
     """The copy of a JAX array that a preceding copy kernel wrote. Its rows may be padded, which JAX arrays do not support."""
 

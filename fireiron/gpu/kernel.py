@@ -24,6 +24,7 @@ from fireiron.gpu.arguments import (
     in_order,
     misaligned,
     new_on_host,
+    overlapping,
     require_sizes,
     returned,
     solve_symbols,
@@ -424,7 +425,7 @@ class CompiledKernel(Displayed):
                 raise misaligned(name, buffer, array.ctypes.data)
         for first, second in itertools.combinations(named, 2):
             if second in spec.outputs and numpy.shares_memory(given[first], given[second]):
-                raise LaunchError(f"{named[second]} overlaps {named[first]} in memory", hint="pass another array")
+                raise overlapping(named[second], named[first])
 
     # ------------------------------------------------------------------------------------------ the GPU
 
@@ -447,13 +448,19 @@ class CompiledKernel(Displayed):
         if not _runs_on(target, device):
             raise LaunchError(f"the kernel is compiled for {target}, the GPU is {device}", hint=f'compile("{device}")')
         cluster = 1 if self.ir.cluster is None else self.ir.cluster.blocks
+        loaded = launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
         if self.ir.awaits_copies:
-            self._require_resident(launch.multiprocessors())
-        return launch.load(self.compiled.cubin, self.ir.name, self.ir.dynamic_shared_bytes, cluster)
+            self._require_resident(loaded, launch.multiprocessors(), cluster)
+        return loaded
 
-    def _require_resident(self, multiprocessors: int) -> None:
-        """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks."""
+    def _require_resident(self, loaded: Launcher, multiprocessors: int, cluster: int) -> None:
+        """Refuse a grid that is not resident at once, if blocks wait for copies by other blocks.
+
+        Clusters need SMs of one part of the GPU, so the driver reports how many are resident.
+        """
         blocks, resident = evaluated(self.ir.grid, {}), self.occupancy.blocks * multiprocessors
+        if cluster > 1:
+            resident = loaded.resident_clusters(blocks, self.ir.threads) * cluster
         if blocks > resident:
             raise LaunchError(
                 f"{self.ir.name}: blocks wait for copies by other blocks, so all must be resident at once", got=f"{blocks} blocks",

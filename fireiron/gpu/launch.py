@@ -196,6 +196,19 @@ class Launcher:
             sizes = f"grid {shape[0]}, block {shape[1]}, {self.dynamic_shared} bytes of dynamic shared memory"
             raise LaunchError(f"the driver refuses to launch {self.name!r} with {sizes}", got=str(error)) from error
 
+    def resident_clusters(self, blocks: int, threads: int) -> int:
+        """Return how many clusters of a kernel with cluster dimensions the current GPU executes at once.
+
+        Args: `blocks` of the grid, a multiple of those of a cluster, and `threads` per block.
+        Raises: LaunchError if the driver cannot tell (before CUDA 11.8).
+        """
+        query, count = getattr(_driver(), "cuOccupancyMaxActiveClusters", None), ctypes.c_int()
+        config = _Config((ctypes.c_uint * 6)(blocks, 1, 1, threads, 1, 1), self.dynamic_shared, None, None, 0)
+        status = 1 if query is None else query(ctypes.byref(count), ctypes.c_void_p(self._function.ptr), ctypes.byref(config))
+        if status:
+            raise LaunchError(f"the driver does not report the clusters of {self.name!r} that are resident", got=_error_text(status))
+        return count.value
+
     def fixed(
         self,
         device: int,

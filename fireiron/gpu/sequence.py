@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from fireiron.compiler import Launch, Program
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.gpu.arguments import returned
 from fireiron.gpu.arrays import Library, library_of, refused
 from fireiron.spec import symbols_of
@@ -23,7 +22,7 @@ Places = tuple[int, ...]
 """Positions in the list of a call's arrays."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class PrecedingLaunch:
     """A launch before the last one.
 
@@ -61,7 +60,7 @@ class PrecedingLaunch:
             call_arrays[place] = array
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Route:
     """The launches before the last one, and the positions of the arrays that the last launch reads and writes (`takes`, `fills`).
 

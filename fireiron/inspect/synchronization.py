@@ -87,6 +87,7 @@ _WHY_GRID_DEPENDENCY: Final = {
 }
 
 _WHY_SINGLE: Final = "each fill is acquired before its first use and released after its last"
+_WHY_ONCE: Final = "each stage is filled once, so it is never released"
 _WHY_ORDERED: Final = "a group issues the MMAs of its tile after the preceding group has issued its own, so the MMAs of the tiles alternate"
 _WHY_ALTERNATE: Final = "while MMAs of one warpgroup run, the others execute other work"
 
@@ -165,6 +166,7 @@ class RingReport:
     shared: tuple[tuple[str, int, str], ...] = ()
     each: int = 0
     filling: int = 1
+    refilled: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -236,7 +238,13 @@ def _ring(kernel: Kernel, ring: Ring, roles: Roles) -> RingReport:
         why,
         _shared(kernel, ring),
         filling=ring.producers,
+        refilled=ring.refilled,
     )
+
+
+def is_first_fill(kernel: Kernel, acquire: Acquire) -> bool:
+    """Whether an acquire precedes the only fill of its stage: then it does not wait, and is not printed."""
+    return acquire.state is StageState.EMPTY and not kernel.ring(acquire.ring).refilled
 
 
 def _is_full(acquire: Acquire, ring: Ring) -> bool:
@@ -265,6 +273,8 @@ def _users(kernel: Kernel, ring: Ring) -> list[Exec]:
 
 def _in_flight(ring: Ring, consumers: Role) -> tuple[int, str]:
     """Return how many wgmma groups are in flight when a stage is released, and the reason."""
+    if not ring.refilled:
+        return 0, _WHY_ONCE
     loop = _fill_loop(consumers.body, ring)
     if loop is None or not loop.period:
         return 0, _WHY_SINGLE
@@ -323,6 +333,8 @@ class _Reader:
     def points(self, body: Iterable[Stmt], loops: tuple[str, ...]) -> Iterator[Point]:
         """Yield the synchronization statements of a body."""
         for statement in body:
+            if isinstance(statement, Acquire) and is_first_fill(self.kernel, statement):
+                continue
             if isinstance(statement, KINDS):
                 yield self._point(statement, loops)
             elif isinstance(statement, Exec):
@@ -355,6 +367,8 @@ class _Reader:
                 return Point(name, loops, kind, stmt.mechanism.unit, _grouped(orders or stmt.orders), self._why_wait(stmt))
             case Fence(kind=FenceKind.WGMMA_REGISTERS):
                 why = "orders earlier accesses of the threads to these registers before the following wgmma"
+                if not stmt.orders:
+                    why = "no thread has accessed these registers, but the first wgmma of a warpgroup needs a fence (PTX ISA)"
                 return Point(name, loops, "fence registers", "each warpgroup", _grouped(stmt.orders), why)
             case Fence():
                 late = any(order.before.ring and order.before.mechanism.arrives for order in stmt.orders)
@@ -573,9 +587,10 @@ def _ring_text(ring: RingReport, file: str) -> str:
         return f"{head}\n  passed on  {given}\n  why        {ring.why}"
     fillers = ", ".join(_with_lines(name, origins, file) for name, origins in ring.fillers)
     users = ", ".join(_with_lines(name, origins, file) for name, origins in ring.users)
+    released = f"{ring.arrivals} arrivals, one per warp, complete a phase of its empty barriers" if ring.refilled else "not filled again"
     rows = (
         ("filled", f"by {ring.filled_by}: {fillers}; {_full_barrier_count(ring)} complete a phase of its full barriers"),
-        ("emptied", f"by {ring.emptied_by}: {users}; {ring.arrivals} arrivals, one per warp, complete a phase of its empty barriers"),
+        ("emptied", f"by {ring.emptied_by}: {users}; {released}"),
         *(("shared", f"{name}: each of {count} blocks loads a part, multicast to blocks {ranks}") for name, count, ranks in ring.shared),
         ("in flight", f"{ring.in_flight}; {ring.why}"),
     )

@@ -51,8 +51,9 @@ def _conditions(loop: For) -> Iterator[tuple[Expr, tuple[Less, ...]]]:
     inside = {stmt.var for stmt in statements(loop.body) if isinstance(stmt, (Let, For))}
     for condition in dict.fromkeys(part for stmt, _ in execs(loop.body) for part in conjuncts(stmt.active)):
         parts = condition.conditions if isinstance(condition, AnyOf) else (condition,)
-        if inside.isdisjoint(condition.variables()) and all(isinstance(one, Less) and loop.var in one.variables() for one in parts):
-            yield condition, parts  # type: ignore[misc]
+        comparisons = tuple(one for one in parts if isinstance(one, Less) and loop.var in one.variables())
+        if inside.isdisjoint(condition.variables()) and len(comparisons) == len(parts):
+            yield condition, comparisons
 
 
 def _unclamped(value: Expr, loop: For) -> list[Expr]:

@@ -423,7 +423,7 @@ class Exec(Stmt):
         return dict(zip(self.spec.operands, self.accesses, strict=True))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Dependence:
     """A reason for synchronization: `after` may access a buffer only when `before` has completed, and at least one of them writes it.
 
@@ -575,6 +575,8 @@ class Ring:
     belong to units of `each` threads of one role instead of tiles; successive units own successive fills.
 
     A ring of `tiles` has no buffers either. Its mbarriers are followed by one int per stage, the tile number of that fill.
+
+    The stages of a ring that is not `refilled` are filled at most once. Nothing releases them, and its empty mbarriers are not used.
     """
 
     name: str
@@ -586,6 +588,7 @@ class Ring:
     tiles: bool = False
     each: int = 0
     producers: int = 1
+    refilled: bool = True
 
     @property
     def is_order(self) -> bool:

@@ -34,8 +34,10 @@ from fireiron.ir.statement import (
     IfAnyLane,
     Let,
     Release,
+    Ring,
     Role,
     Roles,
+    StageState,
     StepMarker,
     Stmt,
     SyncPoint,
@@ -237,6 +239,7 @@ def _verify_list(kernel: Kernel, body: tuple[Stmt, ...], scope: Mapping[str, Var
                     _bound(value, scope, statement)
                 if all(ring.name != statement.ring for ring in kernel.rings):
                     raise VerificationError(f"{_described(statement)}: unknown ring {statement.ring}")
+                _verify_fill(kernel.ring(statement.ring), statement)
                 if isinstance(statement, Release):
                     _verify_release(statement)
             case Hole(child=child) if final:
@@ -320,6 +323,18 @@ def _verify_skip(kernel: Kernel, skip: IfAnyLane) -> None:
             memory = buffers[access.buffer].memory if access.buffer in buffers else None
             if memory is not None and not (memory.private or ((memory.by_value or memory.is_coordinate) and not access.write)):
                 raise VerificationError(f"IfAnyLane: a warp may skip the body, but it accesses {access.buffer} in {memory}")
+
+
+def _verify_fill(ring: Ring, statement: Acquire | Release) -> None:
+    """Require that the stages of a ring that is not refilled are filled at most once, and never released."""
+    if ring.refilled:
+        return
+    number = constant(statement.fill_index)
+    if number is None or number >= ring.stages or (isinstance(statement, Release) and statement.state is StageState.EMPTY):
+        raise VerificationError(
+            f"{_described(statement)}: {ring.name} is not refilled",
+            legal=f"fills 0 to {ring.stages - 1}, without releases as empty", hint="Ring(refilled=True)",
+        )  # fmt: skip
 
 
 def _verify_release(release: Release) -> None:

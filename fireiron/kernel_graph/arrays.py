@@ -9,9 +9,8 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import ArgumentError, DecompositionError, closest
+from fireiron.frozen import frozen
 from fireiron.spec import Spec
 from fireiron.specs.fused import scattered_outputs
 from fireiron.values.expr import FALSE, constant
@@ -21,7 +20,7 @@ Pairs = tuple[tuple[str, str], ...]
 """Connections: an input, and the array that it reads."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Arrays:
     """The arrays of a graph.
 

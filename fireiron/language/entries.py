@@ -18,9 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import attrs
-
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.language.loading import users_code
 from fireiron.language.strategy import Strategy
 from fireiron.language.substrategy import inner_chains
@@ -45,7 +44,7 @@ StrategyOfSpec = Callable[[Spec], Strategy]
 """A function that returns the strategy for a spec if a file has none."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Entry:
     """A strategy with its problem.
 
@@ -157,6 +156,8 @@ def _compiled(value: object) -> tuple[Strategy, str] | None:
 
 def _default_name(module: ModuleType, path: Path, strategies: Mapping[str, Strategy]) -> str:
     """Return the strategy to use if an argument names none: `strategy`, the only one, or the only one for the problem of the file."""
+    if "strategy" in strategies and is_whole(module, strategies["strategy"]):
+        return "strategy"
     strategies = {key: value for key, value in strategies.items() if is_whole(module, value)} or strategies
     if "strategy" not in strategies and len(strategies) > 1:
         problem = _problem_of(module, "strategy", path)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Tree = Callable[[], "tuple[Node, Mapping[str, Storage]] | None"]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Given:
     """The inputs of a step that makes launches.
 
@@ -52,7 +52,7 @@ class OverlapPlan:
     given: View | None = None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LaunchRequest:
     """A launch that a step makes, before the launch of the remaining spec.
 
@@ -77,7 +77,7 @@ class LaunchRequest:
     overlap: OverlapPlan | None = None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Launches:
     """The result of a step that makes launches: the launches, and the remaining spec for the following steps, or for its own `steps`."""
 
@@ -86,7 +86,7 @@ class Launches:
     steps: tuple[Decomposition, ...] | None = None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """A complete launch, without its tree. `arrays` maps operands of `spec` to arrays of the program."""
 
@@ -98,7 +98,7 @@ class Part:
     kernel: str = ""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class OverlappedCopy:
     """A copy that the last launch performs while it reads the result, or a sum over GPUs that it performs while it computes the parts.
 
@@ -115,7 +115,7 @@ class OverlappedCopy:
     called: Part
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Plan:
     """The launches before the last one, and the last launch, whose steps start at the level `Kernel`.
 

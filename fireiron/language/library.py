@@ -26,6 +26,7 @@ import attrs
 from fireiron import settings
 from fireiron.batched_matmul import is_batched
 from fireiron.errors import ArgumentError, FireironError
+from fireiron.frozen import frozen
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language.entries import Entry, entry_of, is_whole, spec_of
 from fireiron.language.line_waves import LINE_BYTES
@@ -56,10 +57,16 @@ LIBRARY: Final = "fireiron.strategies"
 
 def names() -> tuple[str, ...]:
     """Return the names of the library's strategies. Raises: `ArgumentError` if the library is not installed."""
-    stems = tuple(sorted(path.stem for path in library_folder().glob("[!_]*.py")))
+    stems = _names_in(library_folder())
     if not stems:
         raise ArgumentError("the strategy library is not installed", hint="give a strategy as path.py:name")
     return stems
+
+
+@functools.cache
+def _names_in(folder: Path) -> tuple[str, ...]:
+    """Return the names of the strategy files of the library, which do not change while it is used."""
+    return tuple(sorted(path.stem for path in folder.glob("[!_]*.py")))
 
 
 def team_files() -> Mapping[str, Path]:
@@ -67,12 +74,16 @@ def team_files() -> Mapping[str, Path]:
 
     Raises: an `ArgumentError` if the folder does not exist.
     """
-    return {name: path for name, path in _files_of_folder().items() if name not in names()}
+    files = _files_of_folder()
+    known = names() if files else ()
+    return {name: path for name, path in files.items() if name not in known}
 
 
 def ambiguous_files() -> Mapping[str, Path]:
     """Return the files of the folder in `FIREIRON_STRATEGIES` that have the name of a strategy of the library."""
-    return {name: path for name, path in _files_of_folder().items() if name in names()}
+    files = _files_of_folder()
+    known = names() if files else ()
+    return {name: path for name, path in files.items() if name in known}
 
 
 def require_unambiguous(argument: str) -> None:
@@ -96,7 +107,7 @@ def _files_of_folder() -> Mapping[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("[!_]*.py"))}
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Source:
     """The module that a STRATEGY argument names, and the name in it; empty if the argument has none."""
 

@@ -38,11 +38,18 @@ def written(strategy: Chain) -> tuple[Decomposition, ...]:
 def inner_chains(step: Decomposition) -> dict[str, tuple[Decomposition, ...]]:
     """Return the strategies inside a step, by argument: the copy of a load, the init and the store of an epilog."""
     chains = {}
-    for field in attrs.fields(type(step)):
-        value = getattr(step, field.name)
-        if field.init and isinstance(value, tuple) and value and all(isinstance(part, Decomposition) for part in value):
-            chains[field.alias] = value
+    kind: Any = type(step)
+    for name, alias in _arguments(kind):
+        value = getattr(step, name)
+        if isinstance(value, tuple) and value and all(isinstance(part, Decomposition) for part in value):
+            chains[alias] = value
     return chains
+
+
+@functools.cache
+def _arguments(step: Any) -> tuple[tuple[str, str], ...]:
+    """The fields of a kind of step that are arguments, with the names of these."""
+    return tuple((field.name, field.alias) for field in attrs.fields(step) if field.init)
 
 
 def default_copy(order: MatrixLayout = RowMajor, rank: int = 2) -> tuple[Decomposition, ...]:

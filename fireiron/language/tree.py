@@ -701,7 +701,7 @@ _FIELDS: Final = tuple(field.name for field in attrs.fields(Context))
 _OF_CONTEXT: Final = operator.attrgetter(*_FIELDS)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Draft(Context):
     """A context in which one expansion makes its names. They reach the tree only as fields of its `expansion`.
 

@@ -17,6 +17,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Exec, For, Kernel, execs, located, scratch_access
 from fireiron.lower.footprint import Array, Grid, active_mask, closure, grid_of, needed_variables
 from fireiron.values.expr import TRUE, Expr, Var, compiled, constant
@@ -29,7 +30,7 @@ MOST_ROOM = 1 << 23
 """Maximum number of entries of a table; beyond it the accessed addresses are numbered first."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Touch:
     """An access with its statement, the enclosing loops, and its width: the number of elements that are accessed contiguously, in order."""
 
@@ -54,7 +55,7 @@ class Touch:
         return self.statement.mechanism.in_groups and self.statement.mechanism.is_late(self.access.write)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Footprint:
     """The places of an access (combined with the values of kept loops), with the least and greatest thread of each.
 

@@ -19,10 +19,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Access,
     Comment,
@@ -158,7 +156,7 @@ def _implies(known: Expr, condition: Expr) -> bool:
 # ---------------------------------------------------------------------------------------------- pieces
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Piece:
     """A statement directly in the loop, with its position there and a title for messages.
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import attrs
 import numpy as np
 
+from fireiron.frozen import frozen
 from fireiron.ir import BLOCK_SCOPE, WARP_SCOPE, WARPGROUP_SCOPE, Dependence, Exec, For, Kernel, Roles, Scope
 from fireiron.lower.access_map import AccessMap, Footprint, Touch
 from fireiron.lower.footprint import Array, revisits
 from fireiron.values.expr import Var
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Edge:
     """A dependence: `after` must wait for `before`.
 
@@ -48,7 +48,7 @@ class Edge:
         return Dependence(x.access.buffer, x.statement, y.statement, (x.access.write, y.access.write), name)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Overlap:
     """Whether two accesses conflict at `some` address, and the number of the narrowest scope of conflicting threads, if any."""
 

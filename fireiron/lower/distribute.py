@@ -11,16 +11,16 @@ import math
 from collections.abc import Iterable, Set
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.errors import DecompositionError, LayoutError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import Access, Buffer, Exec, For, Kernel, Stmt, execs, rewritten, statements
 from fireiron.ir.register_ownership import Digit, DigitKind, Ownership, owns
 from fireiron.lower.footprint import Array, active_mask, closure, grid_of, needed_variables, require_few
-from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled
+from fireiron.values.expr import ONE, TRUE, Var, as_expr, compiled, constant
 from fireiron.values.layout import Layout, make_layout, reading
+from fireiron.values.machine import Warpgroup
 from fireiron.values.tensor import MatrixLayout, Storage
 from fireiron.values.units import THREAD
 
@@ -152,7 +152,7 @@ def _place_in_storage(buffer: Buffer) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------------- proof by enumeration
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Accesses:
     """Which thread accesses which element: one entry per thread, loop value and element of an access, in flat arrays of equal length.
 
@@ -298,7 +298,17 @@ def _remedy(statement: Exec, owned: _OwnerTable, write: bool) -> str:
     loads = statement if write else owned.owners[0][0]
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
     is_load = loads.spec.copies and not loads.inherits_ownership and not loads.spec.src.memory.private
-    return f"{load if is_load else ''}distribute it like the compute path (same tiles, level, layout, swizzle), or go through shared memory"
+    same = f"same tiles, level, layout, swizzle{_warpgroup_tile(owned)}"
+    return f"{load if is_load else ''}distribute it like the compute path ({same}), or go through shared memory"
+
+
+def _warpgroup_tile(owned: _OwnerTable) -> str:
+    """The tile of the compute path if it is that of an instruction of a warpgroup: wgmma may compute 64 rows, or with swapped operands 64
+    columns.
+    """
+    spec = owned.owners[0][0].spec
+    shape = [constant(size) for size in spec.operands[spec.outputs[0]].shape]
+    return f": .tile{tuple(shape)}.to(Warpgroup)" if spec.level == Warpgroup and spec.contracts and None not in shape else ""
 
 
 def _in_place(statement: Exec, access: Access) -> bool:

@@ -106,11 +106,15 @@ class Rotation:
 
 
 def number_along(kernel: Kernel, base: Sequence[Expr], dim: int) -> Var | None:
-    """Return the variable that numbers the tiles of a kernel along a dimension of an access: no other dimension, and no thread, uses it."""
+    """Return the variable that numbers the tiles of a kernel along a dimension of an access: no other dimension, and no thread, uses it.
+
+    In clusters, it numbers the clusters.
+    """
     named = lets(kernel.body)
+    places = frozenset(() if kernel.cluster is None else kernel.cluster.places)
     others = {var for place, coordinate in enumerate(base) if place != dim for var in coordinate.variables()}
     numbers = [stmt.var for stmt in statements(kernel.body) if isinstance(stmt, Let)] + [kernel.block]
-    own = [var for var in dict.fromkeys(numbers) if var in set(base[dim].variables()) - others and var.low == 0 and var.high > 0]
+    own = [var for var in dict.fromkeys(numbers) if var in set(base[dim].variables()) - others - places and var.low == 0 and var.high > 0]
     own = [var for var in own if kernel.thread not in opened(named.get(var, var), named).variables()]
     return own[0] if len(own) == 1 else None
 
@@ -135,8 +139,6 @@ class JoinedRole:
         top = next((stmt for stmt in kernel.body if isinstance(stmt, Roles)), None)
         if top is None or not top.roles[-1].elected or kernel.workspace is not None or kernel.counter is not None:
             raise self.refused("the kernel has no producer, or blocks that share results or tiles", "warp_specialize(), static tiles")
-        if kernel.cluster is not None:
-            raise self.refused(f"clusters of {kernel.cluster.blocks} blocks, whose residency is not known", "blocks without clusters")
         return top
 
     def refused(self, why: str, legal: str) -> DecompositionError:
@@ -236,9 +238,10 @@ class JoinedRole:
 
     def joined_kernel(self, roles: Sequence[Role], buffers: Sequence[Buffer], workspace: Workspace, symbols: Sequence[Var]) -> Kernel:
         """The kernel with other roles."""
-        kernel, names = self.kernel, tuple(stmt for stmt in self.kernel.body if not isinstance(stmt, Roles))
+        kernel = self.kernel
+        body = (Roles(tuple(roles)) if isinstance(stmt, Roles) else stmt for stmt in kernel.body)
         return attrs.evolve(
-            kernel, body=(*names, Roles(tuple(roles))), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),
+            kernel, body=tuple(body), buffers=tuple(buffers), symbols=tuple(dict.fromkeys(symbols)),
             threads=roles[-1].first + roles[-1].threads, spec=self.spec, reciprocals=(*kernel.reciprocals, *self.copy.reciprocals),
             facts=(*kernel.facts, *self.copy.facts), workspace=workspace, joined=(kernel, self.copy),
             makers={**kernel.makers, **{self.fresh(name): path for name, path in self.copy.makers.items()}},

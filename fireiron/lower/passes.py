@@ -23,6 +23,7 @@ from fireiron.lower.sink_relu import sink_relu
 from fireiron.lower.specialize import specialize
 from fireiron.lower.store_rings import store_rings
 from fireiron.lower.synchronize import synchronize
+from fireiron.lower.unused_releases import unused_releases
 from fireiron.lower.vectorize import vectorize
 from fireiron.lower.wait import wait
 from fireiron.lower.walk import prune
@@ -50,6 +51,7 @@ SEQUENTIAL: Passes = (
 
 PASSES: Passes = (
     *SEQUENTIAL,
+    ("unused_releases", unused_releases),
     ("synchronize", synchronize),
     ("wait", wait),
     ("fence", fence),

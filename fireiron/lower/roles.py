@@ -67,7 +67,7 @@ MOST_UNROLLED = 16
 """Maximum number of rounds that are unrolled, if a part has fewer threads than its copies were distributed over."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Part:
     """A role: its name, its threads, whether one of them runs its program (`elected`), and whether it `takes` a statement.
 
@@ -81,7 +81,7 @@ class Part:
     registers: int = 0
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Partition:
     """The parts of a program. The first part performs all statements that no other part takes; tiles are distributed over its threads. A
     statement that several other parts take is performed by the first of these.
@@ -248,7 +248,7 @@ def _filled(statement: Stmt, loop: For | None) -> list[Fill]:
 # ---------------------------------------------------------------------------------------------- the program of a part
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class FillOperations:
     """Where fills are acquired and released in a list: the statements before, and after, the statement at a position."""
 
@@ -263,7 +263,7 @@ class FillOperations:
         return tuple(result)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Writer:
     """Writes the program of one part.
 

@@ -166,7 +166,7 @@ def usual(kernel: Kernel, producers: int) -> Partition:
         if stores:
             what, hint = "a warp stores the stages of a ring", "without store_stages="
         first = (stores or copies or loads)[0]
-        _require_plain(kernel, first, what, f"warp_specialize() {hint}", dynamic=not copies and not separate)
+        _require_plain(kernel, first, what, f"warp_specialize() {hint}", only_stores=not copies and not separate)
         if producers != ELECTED_THREADS and not copies:
             what = f"separate={', '.join(separate)}): each of several producers" if separate else "store_stages=): a producer"
             raise DecompositionError(
@@ -239,16 +239,16 @@ def _groups(kernel: Kernel) -> int:
     )
 
 
-def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str, dynamic: bool) -> None:
-    """Refuse several producers, threads that copy into rings, and a storing warp where roles do more than fill and use rings; `dynamic`
-    allows dynamic tile scheduling.
+def _require_plain(kernel: Kernel, load: Exec, requested: str, hint: str, only_stores: bool) -> None:
+    """Refuse several producers, threads that copy into rings, and a storing warp where roles do more than fill and use rings; only a
+    storing warp is legal in clusters and with dynamic tile scheduling.
     """
     what = ""
-    if kernel.cluster is not None:
+    if kernel.cluster is not None and not only_stores:
         what = "in a cluster whose blocks fill stages for each other"
     elif any(ring.is_order for ring in kernel.rings):
         what = "with ordered MMAs or alternating consumer groups"
-    elif any(ring.tiles for ring in kernel.rings) and not dynamic:
+    elif any(ring.tiles for ring in kernel.rings) and not only_stores:
         what = "with dynamic tile scheduling"
     if what:
         raise DecompositionError(

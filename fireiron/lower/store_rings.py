@@ -11,10 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import attrs
-
 from fireiron.errors import DecompositionError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import AT_ONCE, Access, Buffer, Comment, Exec, For, Kernel, Ring, Stmt, edited, execs, statements
 from fireiron.ir.asks.producer_threads import ProducerThreads
 from fireiron.ir.asks.storing import Storing
@@ -53,7 +51,7 @@ def _stores(body: Sequence[Stmt], around: tuple[Stmt, ...] = ()) -> Iterator[_St
             yield from _stores(child, (*around, stmt))
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Store:
     """A store, the statements before it in its list, and the enclosing statements, outermost first."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from fireiron.errors import SynchronizationError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -51,7 +51,7 @@ Exposed = tuple[tuple[Touch, ...], ...]
 """For each scope, the accesses that no barrier of it, or of a wider one, separates from the statements outside."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Summary:
     """The accesses of a statement that are exposed to statements before (`first`) and after it (`last`), by scope.
 
@@ -65,7 +65,7 @@ class Summary:
     pending: frozenset[Touch] = frozenset()
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Hazard:
     """An edge with the positions of which at least one needs a barrier; `first` is the item after which they begin."""
 

@@ -18,7 +18,7 @@ import attrs
 import numpy as np
 
 from fireiron.errors import SynchronizationError
-from fireiron.frozen import evolve
+from fireiron.frozen import evolve, frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -158,7 +158,7 @@ def _lasts(dependence: Dependence, mechanism: Mechanism) -> bool:
     return dependence.before.mechanism is mechanism and dependence.writes[0] == mechanism.writes_late
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Site:
     """An access; `untested` is the same without the conditions `tests`, which depend only on executed loops.
 
@@ -173,7 +173,7 @@ class _Site:
     periods: Mapping[str, int]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Access:
     """An access that conflicts with copies of some mechanisms, or is a copy; `issues` is the mechanism of a copy."""
 
@@ -182,7 +182,7 @@ class _Access:
     issues: Mechanism | None
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Loop:
     """A loop that is executed iteration by iteration."""
 

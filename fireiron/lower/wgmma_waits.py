@@ -94,7 +94,7 @@ def _prepared(mmas: Iterable[Exec]) -> list[str]:
 # ---------------------------------------------------------------------------------------------- groups in flight
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Group:
     """MMAs that are waited for together: the registers that they write, and those that they only read."""
 
@@ -202,9 +202,8 @@ class _Analysis:
         self.rings: Mapping[str, Ring] = {ring.name: ring for ring in kernel.rings if ring.buffers}
         self.orders = {ring.name for ring in kernel.rings if ring.each}
         self.loads = {access.buffer: stmt for stmt, _ in execs(kernel.body) if stmt.ring for access in stmt.accesses if access.write}
-        inside = [stmt for stmt, _ in execs(body)]
-        self.mmas = [stmt for stmt in inside if stmt.mechanism.in_registers]
-        self.others = [stmt for stmt in inside if not stmt.mechanism.in_registers and self._registers([stmt])]
+        self.execs = [(stmt, {id(loop) for loop in loops}) for stmt, loops in execs(body)]
+        self.mmas = [stmt for stmt, _ in self.execs if stmt.mechanism.in_registers]
         numbers: dict[str, set[Expr]] = {}
         for stmt in statements(body):
             if isinstance(stmt, Acquire):
@@ -243,6 +242,12 @@ class _Analysis:
         """The registers that a statement writes and reads, except by MMAs."""
         others = [stmt for stmt, _ in execs((statement,)) if not stmt.mechanism.in_registers]
         return self._registers(others, write=True), self._registers(others, write=False)
+
+    def before(self, mma: Exec) -> list[Exec]:
+        """The statements on registers that an MMA may follow: those before it, and those in loops around it; without other MMAs."""
+        place, around = next((number, loops) for number, (stmt, loops) in enumerate(self.execs) if stmt is mma)
+        earlier = (stmt for number, (stmt, loops) in enumerate(self.execs) if number < place or loops & around)
+        return [stmt for stmt in earlier if not stmt.mechanism.in_registers and self._registers([stmt])]
 
     def used(self, statement: Stmt) -> frozenset[str]:
         """The registers of the MMAs in a statement."""
@@ -395,7 +400,7 @@ class _Writer:
         pending = {number: self.analysis.groups[number] for number in self.async_state.groups}
         conflicts = {one: other.writes & group.reads | other.reads & group.writes for one, other in pending.items()}
         self._wait({one: names for one, names in conflicts.items() if names}, group.mmas)
-        others = self.analysis.others
+        others = self.analysis.before(group.mmas[0])
         orders = _dependences(others, group.mmas, first_writes=True) or _dependences(others, group.mmas, first_writes=False)
         copied = (*sorted(self.async_state.copied & group.writes), *_prepared(group.mmas))
         self.result += [Fence(FenceKind.WGMMA_REGISTERS, pinned_registers=copied, orders=orders), *run, Commit(self.async_state.mechanism)]

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
-from fireiron.ir import Access, Exec, IfAnyLane, Kernel, Stmt, TensorMap, rewritten, statements
+from fireiron.ir import Access, Comment, Exec, IfAnyLane, Kernel, Stmt, TensorMap, rewritten, statements
 from fireiron.ir.maps import rows_of_box
 from fireiron.spec import Spec
 from fireiron.specs.fused import fused
@@ -86,7 +86,12 @@ def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str], divides: bool) 
         tensor_map = attrs.evolve(stmt.tensor_map, box=tuple(sizes.get(place, size) for place, size in enumerate(stmt.tensor_map.box)))
         stmt = attrs.evolve(stmt, tensor_map=tensor_map) if tensor_map != stmt.tensor_map else stmt
     periods = [_period(access, axis, size) if own else None for axis, size, own in zip(tile, box, free, strict=True)]
-    return (stmt,) if periods == [None, None] else tuple(_box_loads(stmt, name, box, periods))
+    if periods == [None, None]:
+        return (stmt,)
+    return (
+        Comment(f"a box past the end of {buffer.name} loads its front (%): only results that are not stored depend on it"),
+        *_box_loads(stmt, name, box, periods),
+    )
 
 
 def _place_in_map(view: View, axis: int, tensor_map: TensorMap) -> int | None:

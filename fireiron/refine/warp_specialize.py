@@ -53,8 +53,8 @@ class WarpSpecialize(Refinement):
       with `store_stages` stages, then continue, for example with the next tile of a persistent block. Without TMA stores, or without a
       producer, it has no effect, and a comment in the generated CUDA states the reason. A producer that loads by TMA is then a warp.
 
-    Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without clusters, `pingpong` and `order_mma`; with
-    `copies` or `separate`, also without dynamic tile scheduling.
+    Legal on a split with `pipeline`; with `copies`, `separate` or `store_stages`, without `pingpong` and `order_mma`; with `copies` or
+    `separate`, also without clusters and dynamic tile scheduling.
     rewrite: for k: load(k); S(k) --> producer: for k: wait empty; load(k)   consumers: for k: wait full; S(k); release
 
     Source: decisions 27, 81, 84.

@@ -111,7 +111,7 @@ class _Node:
             yield from self._launch(gpu, given)
 
     def _launch(self, gpu: int, given: Mapping[str, Array]) -> Iterator[bool]:
-        """Execute one launch, all of whose blocks are resident."""
+        """Execute one launch, all of whose blocks are resident. The blocks of a cluster advance together."""
         plan, number = self.plans[gpu], len(self.done[gpu])
         fill = self.fills + number * len(self.plans) + gpu
         for name, parts in self.parts.items():
@@ -124,10 +124,10 @@ class _Node:
         self.done[gpu].append(launch)
         first_block = (number * len(self.plans) + gpu) * plan.grid
         place = GpuPlace(first_block, self.semaphores, {**self.known[gpu], fill: 1})
-        running: list[tuple[Run, Any]] = []
-        for block in range(plan.grid):
-            run = Run(plan, launch.parameters, launch.history, (block,), True, False, semaphores=self.semaphores[gpu], place=place)
-            running.append((run, programs_of((run,), self.order)))
+        running: list[tuple[Sequence[Run], Any]] = []
+        for first in range(0, plan.grid, plan.cluster):
+            runs = [self._run_of(launch, first, rank, gpu, place) for rank in range(plan.cluster)]
+            running.append((runs, programs_of(runs, self.order)))
         blocked: set[int] = set()
         while running:
             free = [place for place in range(len(running)) if id(running[place][0]) not in blocked]
@@ -135,12 +135,13 @@ class _Node:
                 blocked = set()
                 yield False
                 continue
-            run, program = running[free[0 if self.order is None else self.order.randrange(len(free))]]
+            runs, program = running[free[0 if self.order is None else self.order.randrange(len(free))]]
             advanced = next(program, None)
             if advanced is None:
-                run.executor.land(0, plan.kernel.threads)
-                running.remove((run, program))
-            blocked = {*blocked, id(run)} if advanced is False else set()
+                for run in runs:
+                    run.executor.land(0, plan.kernel.threads)
+                running.remove((runs, program))
+            blocked = {*blocked, id(runs)} if advanced is False else set()
             if advanced:
                 yield True
         for name, parameter in launch.parameters.items():
@@ -151,6 +152,11 @@ class _Node:
         for published in self.semaphores[gpu].awaited:
             self.known[gpu] |= {warp: max(count, self.known[gpu].get(warp, 0)) for warp, count in published.items()}
         self.semaphores[gpu].awaited.clear()
+
+    def _run_of(self, launch: SingleLaunch, first: int, rank: int, gpu: int, place: GpuPlace) -> Run:
+        """The state of a block of a GPU, which has a rank in the cluster whose first block has this number."""
+        own = {"semaphores": self.semaphores[gpu], "place": place}
+        return Run(self.plans[gpu], launch.parameters, launch.history, (first + rank,), True, False, rank, **own)
 
 
 __all__ = ["LAUNCHES", "Exchanged", "simulate_exchange"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -35,13 +35,11 @@ def warps(numbers: Iterable[int]) -> str:
     return f"warp{'s' if len(ordered) > 1 else ''} {', '.join(spans)}"
 
 
-def require_released(group: ThreadGroup) -> None:
-    """Require that a group that ends has released each fill that it acquired as full."""
+def require_released(group: ThreadGroup, refilled: Collection[str]) -> None:
+    """Require that a group that ends has released each fill of the `refilled` rings that it acquired as full."""
     for ring, fill, state in sorted(group.owned, key=lambda one: one[:2]):
-        if state is StageState.FULL:
-            raise SimulationError(
-                f"{ring}: a group exits without releasing fill {fill}", hint="release it after the last use, even if it is never refilled"
-            )
+        if state is StageState.FULL and ring in refilled:
+            raise SimulationError(f"{ring}: a group exits without releasing fill {fill}", hint="release it after the last use")
 
 
 def require_stored(group: ThreadGroup) -> None:

@@ -105,8 +105,8 @@ class Warps:
             run.rings.require_not_accessed(
                 min(group.cluster_barriers for group, owner in zip(self.groups, self.owners, strict=True) if owner is run)
             )
-        for group in self.groups:
-            require_released(group)
+        for group, run in zip(self.groups, self.owners, strict=True):
+            require_released(group, {name for name, ring in run.rings.rings.items() if ring.refilled})
             require_stored(group)
 
     def _may_wait(self, event: Any, number: int) -> bool:

@@ -705,7 +705,7 @@ _BEFORE_SPEC, _AFTER_SPEC = ', "spec": ', ', "spills": '
 """The text of a record's line before and after its spec, with sorted names."""
 
 _SETTERS: Final = tuple(getattr(Record, name).__set__ for name in _FIELDS)
-_set_extra: Final = Record.extra.__set__  # type: ignore[attr-defined]
+_set_extra: Final = vars(Record)["extra"].__set__
 _values_of: Final = operator.itemgetter(*_FIELDS)
 
 

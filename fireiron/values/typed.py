@@ -6,9 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-import attrs
-
 from fireiron.errors import ArgumentError, call_site
+from fireiron.frozen import compared_fields
 
 BUILT_IN: Final = {one.__name__: one for one in (int, str, bool, bytes, tuple, list, dict)}
 
@@ -51,7 +50,7 @@ def check_types(value: Any) -> None:
 @functools.cache
 def _fields(cls: type[Any]) -> tuple[tuple[str, str, Fits], ...]:
     """The checked fields: their names, the text of their types, and the predicates."""
-    annotations = [(field.name, _annotation_text(cls, field.name, field.type)) for field in attrs.fields(cls) if field.eq]
+    annotations = [(name, _annotation_text(cls, name, annotation)) for name, annotation in compared_fields(cls)]
     return tuple((name, text, _fitting(text)) for name, text in annotations)
 
 

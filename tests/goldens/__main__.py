@@ -90,12 +90,20 @@ def _accept_cases(names_by_subject: dict[str, Sequence[str]], jobs: int) -> list
     pairs = [(subject, name) for subject, names in names_by_subject.items() for name in names]
     cases_by_subject: dict[str, list[Case]] = {subject: [] for subject in names_by_subject}
     with multiprocessing.Pool(jobs) as pool:
-        outcomes = pool.imap(case_of, pairs, chunksize=4)
+        outcomes = pool.imap(_named, pairs, chunksize=4)
         for (subject, _), case in zip(pairs, tqdm(outcomes, total=len(pairs), mininterval=5.0, file=sys.stderr), strict=True):
             cases_by_subject[subject].append(case)
     lines = [_changes(subject, of) for subject, of in cases_by_subject.items()]
     cases.store(cases_by_subject)
     return lines
+
+
+def _named(pair: tuple[str, str]) -> Case:
+    """The case of a name. Other errors than refusals state the case: `imap` would end silently by a StopIteration."""
+    try:
+        return case_of(pair)
+    except Exception as error:
+        raise RuntimeError(f"goldens show {pair[0]} {pair[1]!r}: {type(error).__name__}: {error}") from error
 
 
 def _changes(subject: str, computed: Sequence[Case]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import persistence
+from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, BlockSet, ClaimTile, Exec, For, Kernel, Let, Release, Stmt, rewritten, statements
 from fireiron.values.expr import Expr, Var, compiled, constant
 
@@ -20,7 +21,7 @@ ALIGNED = 1024
 """Alignment in bytes of the shared memories of a cluster's blocks in the address numbering of this check."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class ClusterBlocks:
     """The blocks of one cluster, or a single block without a cluster. `memory_stride` is the distance of their shared memories in bytes."""
 

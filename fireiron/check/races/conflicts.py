@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import Array
 from fireiron.check.races.footprints import WARP, Footprint, Footprints
 from fireiron.check.races.traces import AccessEvent
+from fireiron.frozen import frozen
 from fireiron.ir import Access
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Point:
     """A thread (or unit of threads) that accesses an address. `element` contains coordinates; `address` counts elements of the buffer."""
 

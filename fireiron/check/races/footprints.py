@@ -18,6 +18,7 @@ import numpy as np
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, distinct, linear, product
 from fireiron.check.blocks import Local
 from fireiron.check.races.extra_roles import issuers
+from fireiron.frozen import frozen
 from fireiron.ir import Access, Buffer, Exec, For
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
@@ -33,7 +34,7 @@ WARP = 32
 _GRAINS = (16, 8, 4, 2, 1)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class RowThreads:
     """The threads that perform the accesses of each row of a pattern.
 

@@ -14,13 +14,13 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace, Array, Use, distinct, less_a_minimum, linear
 from fireiron.check.races.footprints import Footprints, element_tests
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.tiles import SEQUENCE_PART, opened, tile_lengths, varying_tiles
+from fireiron.frozen import frozen
 from fireiron.ir import Acquire, Barrier, Commit, Exec, Fence, For, Release, Wait, located, statements
 from fireiron.values.expr import Expr, FloorDiv, Less, Min, Mod, Var, as_expr, compiled, conjuncts, constant
 
@@ -42,7 +42,7 @@ ORDERING = (Barrier, Commit, Wait, Fence, Acquire, Release)
 Lengths = Mapping[Expr, int]
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class LoopCourse:
     """How the accesses of an ordered loop change between iterations.
 
@@ -58,7 +58,7 @@ class LoopCourse:
     addresses: int = 1
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Nested:
     """A loop with a run-time trip count inside another such loop, and which combinations of their trip counts are decisive.
 

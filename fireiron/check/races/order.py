@@ -24,6 +24,7 @@ import attrs
 from fireiron.check.races.footprints import WARP
 from fireiron.check.races.traces import AccessEvent, Kind, StageEvent
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import Barrier, ClusterBarrier, Commit, Fence, FenceKind, Mechanism, Scope, SemaphoreBarrier, StageState, Stmt, Wait
 
 SameThread: TypeAlias = Callable[[AccessEvent, AccessEvent, int], bool]
@@ -136,7 +137,7 @@ class PhaseSets:
         return sum(1 for one in bits(completed) if one % len(self.positions) == self.positions[barrier])
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Race:
     """Two conflicting operations that no event orders.
 

@@ -22,6 +22,7 @@ from fireiron.check.races.atoms import split
 from fireiron.check.races.footprints import Footprint, Space
 from fireiron.check.races.order import Agent, HappensBefore
 from fireiron.check.races.traces import AccessEvent, Kind, StageEvent, Trace, Traces
+from fireiron.frozen import frozen
 from fireiron.ir import Mechanism
 
 SEVERAL = -1
@@ -64,7 +65,7 @@ class Area:
         return self.shape.changes
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Segment:
     """The accesses of one kind between two ordering events, as one operation. It replaces an `AccessEvent`."""
 

@@ -50,8 +50,8 @@ class StageOwner:
 
     `reads_in_flight` are its MMAs and stores in flight; `read_by_lanes` are the stages that its lanes have read individually since the last
     barrier; `filled` are the stages that its threads have marked full by their own arrivals. `unfenced_reads` are the stages that its
-    threads have read since the last proxy fence; `groups` are its groups of wgmmas in flight, and `issued` records one that is not
-    committed.
+    threads have read since the last proxy fence; `refilled` are the rings whose stages are filled again. `groups` are its wgmma groups in
+    flight, and `issued` records one that is not committed.
     """
 
     trace: Trace
@@ -63,6 +63,7 @@ class StageOwner:
     reads_in_flight: PendingAccesses = attrs.field(factory=lambda: PendingAccesses(lambda mechanism: mechanism.reads_late))
     read_by_lanes: set[Stage] = attrs.field(factory=set)
     filled: set[Stage] = attrs.field(factory=set)
+    refilled: set[str] = attrs.field(factory=set)
     unfenced_reads: set[Stage] = attrs.field(factory=set)
     groups: int = 0
     issued: bool = False
@@ -82,7 +83,7 @@ class StageOwner:
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.read_by_lanes.clear()
         for (ring, stage), state in self.owned:
-            if state is StageState.FULL:
+            if state is StageState.FULL and ring in self.refilled:
                 yield Finding("race", "error", None, f"{ring}: an agent ends without releasing stage {stage}")
 
     def _follow_fences(self, event: Any) -> None:
@@ -100,6 +101,7 @@ class StageOwner:
 
     def _acquire(self, event: StageEvent) -> None:
         self.owned[(event.ring.name, event.stage), event.state] = event.number
+        self.refilled |= {event.ring.name} if event.ring.refilled else set()
         if event.state is StageState.EMPTY:
             self.marked_full = {entry for entry in self.marked_full if entry[0] != (event.ring.name, event.stage)}
             self.filled.discard((event.ring.name, event.stage))

@@ -15,12 +15,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import attrs
 import numpy as np
 
 from fireiron.check.access_trace import MANY, AccessTrace
 from fireiron.check.persistence import Persistence, persistence
 from fireiron.check.races.lengths import at_lengths
+from fireiron.frozen import frozen
 from fireiron.ir import BLOCK_SCOPE, Barrier, Exec, ExitIfDone, For, Mechanism, Ring, Stmt, Wait, statements
 from fireiron.values.expr import ONE, Expr, Var, compiled, constant, minimum
 
@@ -34,7 +34,7 @@ TILE_LENGTH = Var("iterations of the tile", 0, MANY)
 """Placeholder for the trip count of a tile, if it is known only at run time."""
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class VaryingTiles:
     """A loop over tiles with an inner loop whose trip count varies by tile: the variable of the tile index, and a decisive sequence of
     tiles.

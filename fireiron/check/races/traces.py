@@ -25,6 +25,7 @@ from fireiron.check.races.footprints import WARP, Footprint, Footprints, Pattern
 from fireiron.check.races.lengths import at_lengths
 from fireiron.check.races.loops import Lengths, Loops, decided
 from fireiron.check.races.tiles import BLOCK_TILES, SEQUENCE_PART
+from fireiron.frozen import frozen
 from fireiron.ir import (
     Acquire,
     Barrier,
@@ -185,7 +186,7 @@ class AccessSite:
         return self.use.statement.mechanism.is_late(self.use.access.write)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class TraceState:
     """The position of a trace in the program: the surrounding loops, the iterations of ordered loops, and the events so far.
 

@@ -24,6 +24,7 @@ from fireiron.check.races.order import Agent, MbarrierState
 from fireiron.check.races.segments import SEVERAL, Segment, SegmentOrder, Unordered
 from fireiron.check.races.traces import Kind, StageEvent
 from fireiron.errors import VerificationError
+from fireiron.frozen import frozen
 from fireiron.ir import Barrier, Fence, FenceKind, Mechanism, SemaphoreBarrier
 
 WARPGROUP_WARPS = 4
@@ -48,7 +49,7 @@ class WarpgroupAgent(Agent):
         return range(self.warp, self.warp + self.warps)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class AccessedAtoms:
     """The atoms of an area that an agent accesses: those that a single warp accesses, and the others. `twice`: two of its warps access the
     same atom.

@@ -207,7 +207,7 @@ def known(records: Sequence[Record], names: Iterable[str], capability: int) -> t
     return _known_among(_Same(records), frozenset((*names, *(SAME[name] for name in names if name in SAME))), capability)
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class _Same:
     """Records as the key of a cache: compared by identity, because comparing all records takes long."""
 
