@@ -79,6 +79,7 @@ def outcome(case):
         return Outcome.refused(error)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("first", range(0, len(names()), OF_A_TEST))
 def test_sketches_do_not_change_unintentionally(first):
     stored = cases("sketches")[first : first + OF_A_TEST]
