@@ -74,9 +74,11 @@ def test_text():
     assert (
         "copy_group * 2 + copy_warp" in text
         and "if (k % 4 * 64 == 0 && (block - gpu + 2) % 2 > 0)" in text
-        and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 4), 4, launch);" in text
+        and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 4), 4, launch, workspace + gpu * 1572864 + 65528);" in text
     )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
+    assert text.count("if (limits[0] != 0 && now - start > limits[0])") == 2  # each wait for other GPUs has the time limit
+    assert text.count("fence.proxy.async.global;") == 1
 
 
 def test_registers_of_a_producing_warpgroup():

@@ -28,6 +28,7 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Access,
     Buffer,
+    Commit,
     Exec,
     For,
     Kernel,
@@ -37,10 +38,12 @@ from fireiron.ir import (
     SemaphoreAction,
     SemaphoreBarrier,
     Stmt,
+    Wait,
     Workspace,
     execs,
     lets,
     rewritten,
+    statements,
 )
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
@@ -152,7 +155,7 @@ class _Exchange(JoinedRole):
         """A role of the product, which stores tiles on the GPU that adds them, and counts them there.
 
         Consumers count a tile after they have computed the next one, as they would wait for the link before. A storing warp counts it
-        at once.
+        at once, and has one store in flight.
         """
         loop = self._over_tiles
         named = lets((*self.kernel.body, *role.body))
@@ -175,11 +178,27 @@ class _Exchange(JoinedRole):
         if role.name != self.storing:
             return role
         if loop is not None and not self._by_consumers:
-            return attrs.evolve(role, body=rewritten(role.body, changed))
+            return attrs.evolve(role, body=self._one_by_one(rewritten(role.body, changed)))
         last: dict[Var, Expr | int] = {} if loop is None else {loop.var: loop.extent - 1}
         active = TRUE if loop is None else less(0, loop.extent)
         signals = self._signals([value.substitute(last) for value in first], active)
-        return attrs.evolve(role, body=(*rewritten(role.body, changed), *signals))
+        body = rewritten(role.body, changed)
+        return attrs.evolve(role, body=(*(body if self._by_consumers else self._one_by_one(body)), *signals))
+
+    def _one_by_one(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The program of a storing warp that waits until a store has arrived before it issues the next one.
+
+        If all SMs store tiles at once, the link is full, and the loads of the main loop wait behind stores.
+        """
+        waits = [stmt for stmt in statements(body) if isinstance(stmt, Wait) and stmt.mechanism.outlives]
+
+        def changed(stmt: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(stmt, Exec) and stmt.mechanism.outlives:
+                wait = Wait(0, "one store in flight", stmt.mechanism, arrival=True, orders=waits[0].orders)
+                return (stmt, Commit(stmt.mechanism), wait)
+            return () if isinstance(stmt, (Commit, Wait)) and stmt.mechanism.outlives else (stmt,)
+
+        return rewritten(tuple(body), changed)
 
     @property
     def _inner(self) -> Mapping[Var, Expr | int]:
