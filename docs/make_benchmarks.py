@@ -186,7 +186,7 @@ def drawn(figure):
     page, bars = Page(), figure.bars
     pitch = BAR_AREA / len(bars)
     letters = min(10.0, 0.8 * pitch)
-    labels = LABELS if letters > 5.5 else 12
+    labels = max(LABELS, 17 + max(text_width(bar.label, letters) for bar in bars)) if letters > 5.5 else 12
     scale = (WIDTH - labels - 44) / max(1.2, *(bar.speedup for bar in bars))
     page.text(12, 18, figure.title, 12.5, bold=True)
     page.text(12, 33, f"speedup over {figure.rival.replace('`', '')}, NVIDIA H200", 9.5, color=PALE)

@@ -34,6 +34,7 @@ from fireiron.values.machine import WARPGROUP_ARCHITECTURE, DType, as_dtype, flo
 from fireiron.values.strides import Strides
 
 if TYPE_CHECKING:
+    from fireiron.compiler import Program
     from fireiron.conv2d import Options, Pair
 
 OLDEST: Final = 80
@@ -555,7 +556,7 @@ def answer_for_filters(request: Request) -> Answer:
 class BoundDepthwiseFilters:
     """The kernel of a gradient of filters of a depthwise convolution, for parts of the pixels, and the kernel that adds the parts.
 
-    `loads_once` states that the kernel has an output for each row of taps, because it loads each row of the images once.
+    If `at_once` is not 0, the kernel loads each row of the images once, this number together. It has an output for each row of taps.
     """
 
     kernel: CompiledKernel
@@ -563,7 +564,7 @@ class BoundDepthwiseFilters:
     sum_kernel: CompiledKernel
     read: tuple[Read, Read]
     sizes: Sizes
-    loads_once: bool
+    at_once: int
     is_direct: bool
 
     def __call__(self, inputs: Sequence[Any], out: Any, stream: Any) -> Any:
@@ -582,12 +583,12 @@ class BoundDepthwiseFilters:
 
     def _parts(self, views: Sequence[Any], stream: Any) -> Any:
         """Return the sums of all parts."""
-        if not self.loads_once:
+        if not self.at_once:
             return self.kernel(*views, stream=stream)
         sizes, module = self.sizes, _strategies("_depthwise_rows")
-        tiles = module.tiles(sizes.channels, sizes.taps, sizes.pixels[1])
+        tiles = module.filter_tiles(sizes.channels, sizes.taps, sizes.pixels[1])
         parts = new_like(views[0], (sizes.images, tiles, sizes.channels, *sizes.taps), float32)
-        grads, images = ([view] * module.AT_ONCE[0] for view in views)
+        grads, images = ([view] * self.at_once for view in views)
         self.kernel(*grads, *images, out=tuple(parts[:, :, :, row] for row in range(sizes.taps[0])), stream=stream)
         return parts
 
@@ -600,28 +601,38 @@ def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Option
     spec = module.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, *options, dtype=dtype)
     read = _how(grad, True, place), _how(x, True, place)
     aligned = {name: given[own].align for name, own, used in zip("GX", ("grad", "x"), read, strict=True) if used is True}
+    height = sizes.image[0] + options.padding[0]
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if taps[0] >= FEWEST_ROWS and options.stride == options.dilation == (1, 1):
-            tiles = rows.tiles(channels, taps, sizes.pixels[1])
+            tiles = rows.filter_tiles(channels, taps, sizes.pixels[1])
             order = Strides(n=math.prod((tiles, channels, *taps)), v=math.prod((channels, *taps)), c=math.prod(taps), s=1)
             orders = dict.fromkeys((f"D{row}" for row in range(taps[0])), order.aligned(float32.bytes))
             of_rows = rows.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, options.padding, dtype=dtype, **orders)
-            yield "depthwise rows", rows.by_columns(channels, taps), of_rows, 1
+            yield "depthwise rows", rows.by_columns(channels, taps, height), of_rows, rows.filter_rows(height)
         yield "depthwise filters", module.by_columns(channels, taps), spec, 0
         yield "naive", find("naive").strategy, spec, 0
 
     key = (attrs.astuple(sizes), *options, dtype.name, dict(aligned))
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
-    choice, loads_once = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
-    adding, terms = _strategies("add_parts"), channels * math.prod(taps)
-    tiles = rows.tiles(channels, taps, sizes.pixels[1]) if loads_once else module.tiles(sizes.pixels[1])
-    whole = adding.spec(1, terms, sizes.images * tiles, dtype=dtype)
-    strategy = adding.hopper if place.architecture.name == WARPGROUP_ARCHITECTURE else adding.strategy
-    program = strategy.with_(**adding.values(whole))(whole).program(place.architecture)
-    place.prove(program)
+    choice, at_once = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
+    tiles = rows.filter_tiles(channels, taps, sizes.pixels[1]) if at_once else module.tiles(sizes.pixels[1])
+    program = _sum_of_parts(1, channels * math.prod(taps), sizes.images * tiles, dtype, place)
     is_direct = "out" in given and is_packed(given["out"])
-    return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, bool(loads_once), is_direct)
+    return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, at_once, is_direct)
+
+
+def _sum_of_parts(rows: int, columns: int, parts: int, dtype: DType, place: Place) -> Program:
+    """Return the kernel that adds the parts of a number of rows and columns."""
+    many, adding, is_hopper = _strategies("_many_parts"), _strategies("add_parts"), place.architecture.name == WARPGROUP_ARCHITECTURE
+    if parts >= many.FEWEST:
+        bound: Strategy = many.adding(rows, columns, parts, dtype, is_hopper)
+    else:
+        whole = adding.spec(rows, columns, parts, dtype=dtype)
+        bound = (adding.hopper if is_hopper else adding.strategy).with_(**adding.values(whole))(whole)
+    program = bound.program(place.architecture)
+    place.prove(program)
+    return program
 
 
 @frozen
@@ -693,11 +704,7 @@ def _bound_filters(
     choice, parts = place.chosen("conv2d_weight_gradient", key, choose)
     sum_kernel = None
     if parts > 1:
-        adding = _strategies("add_parts")
-        whole = adding.spec(sizes.outputs, terms, parts, dtype=dtype)
-        program = adding.hopper.with_(**adding.values(whole))(whole).program(place.architecture)
-        place.prove(program)
-        sum_kernel = CompiledKernel(program)
+        sum_kernel = CompiledKernel(_sum_of_parts(sizes.outputs, terms, parts, dtype, place))
     rows = sizes.images * pixels
     lead = (parts, rows // parts) if parts > 1 else (rows,)
     grad = (*lead, sizes.outputs)

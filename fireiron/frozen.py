@@ -13,7 +13,7 @@ import functools
 import inspect
 import operator
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -56,25 +56,27 @@ def _frozen(cls: C | None = None, *, eq: bool = True) -> Any:
         return functools.partial(_frozen, eq=eq)
     if issubclass(cls, BaseException):
         raise TypeError(f"{cls.__qualname__}: exceptions are equal only to themselves; use attrs.frozen")
-    names = _field_names(cls)
+    annotations = _field_annotations(cls)
+    names = list(annotations)
     if eq and any(getattr(vars(cls).get(name), "eq_key", None) is not None for name in names):
         raise TypeError(f"{cls.__qualname__}: a field has a function for comparison; use attrs.frozen")
-    made = _AtFirstUse(cls, names)
+    made = _AtFirstUse(cls, annotations)
     methods = _methods(made, eq)
     made.cls = _with_slots(made, names, methods) if _is_usual(vars(cls), names) else _by_attrs(cls, methods)
     return made.cls
 
 
-def _field_names(cls: type) -> list[str]:
-    """Return the names of the fields that the body of a class declares: the annotated ones that are not class variables."""
+def _field_annotations(cls: type) -> dict[str, Any]:
+    """Return the annotations of the fields that the body of a class declares: all that are not class variables."""
     annotations = inspect.get_annotations(cls)
-    return [name for name, annotation in annotations.items() if not str(annotation).strip("'\"").startswith(_CLASS_VARIABLES)]
+    return {name: value for name, value in annotations.items() if not str(value).strip("'\"").startswith(_CLASS_VARIABLES)}
 
 
 def _is_usual(body: Mapping[str, Any], names: list[str]) -> bool:
     """Whether no part of the body requires that `attrs` creates the class."""
-    return not any(name in body for name in _AT_ONCE) and not any(
-        isinstance(value, functools.cached_property) or (isinstance(value, _FIELD) and name not in names) for name, value in body.items()
+    kinds = {value.__class__ for name, value in body.items() if name not in names}
+    return (
+        body.keys().isdisjoint(_AT_ONCE) and _FIELD not in kinds and not any(issubclass(kind, functools.cached_property) for kind in kinds)
     )
 
 
@@ -102,40 +104,47 @@ def _by_attrs(cls: type, methods: dict[str, Any]) -> Any:
 def _with_slots(made: _AtFirstUse, names: list[str], methods: dict[str, Any]) -> Any:
     """Return the class with a slot for each field, and with methods."""
     cls = made.cls
-    inherited = {name: getattr(base, name) for base in cls.__mro__[-2:0:-1] for name in getattr(base, "__slots__", ()) if name in names}
+    bases = cls.__mro__[-2:0:-1]
+    inherited = {name: getattr(base, name) for base in bases for name in getattr(base, "__slots__", ()) if name in names}
     slots = [name for name in names if name not in inherited]
-    if not any(vars(base).get("__weakref__") for base in cls.__mro__[1:-1]):
+    if not any("__weakref__" in vars(base) for base in bases):
         slots.append("__weakref__")
     kept = {name: value for name, value in vars(cls).items() if name not in names and name not in ("__dict__", "__weakref__")}
     later = {name: _Later(made, name) for name in _AT_FIRST_USE if name not in kept}
     own = {_PLAIN: made.plain, "__slots__": tuple(slots), "__qualname__": cls.__qualname__}
     body = {**_SHARED, **kept, **methods, **later, **inherited, **own}
     result = type(cls)(cls.__name__, cls.__bases__, body)
-    for cell in _cells(body.values()):
+    for cell in _cells(kept.values()):
         if cell.cell_contents is cls:
             cell.cell_contents = result
     return result
 
 
-def _cells(values: Any) -> Iterator[Any]:
+def _cells(values: Iterable[Any]) -> Iterator[Any]:
     """Yield the variables of methods that the compiler binds to their class: those of `super()` and `__class__`."""
     for value in values:
-        functions = (value.fget, value.fset) if isinstance(value, property) else (getattr(value, "__func__", value),)
-        for function in functions:
-            if "__class__" in (names := getattr(getattr(function, "__code__", None), "co_freevars", ())):
+        for function in (value,) if value.__class__ is FunctionType else _functions_of(value):
+            if function.__class__ is FunctionType and "__class__" in (names := function.__code__.co_freevars):
                 yield function.__closure__[names.index("__class__")]
+
+
+def _functions_of(value: Any) -> tuple[Any, ...]:
+    """Return the functions of a property, a class method or a static method."""
+    if isinstance(value, property):
+        return value.fget, value.fset
+    return (value.__func__,) if isinstance(value, (classmethod, staticmethod)) else ()
 
 
 class _AtFirstUse:
     """What is made for a class when it is first used: the fields, `__init__` and `__match_args__`."""
 
-    def __init__(self, cls: type, names: list[str]) -> None:
-        annotations = inspect.get_annotations(cls)
+    def __init__(self, cls: type, annotations: dict[str, Any]) -> None:
+        body = vars(cls)
         self.cls = cls
         """The body, and later the complete class."""
-        self.body = {name: value for name, value in vars(cls).items() if name in names}
+        self.body = {name: body[name] for name in annotations if name in body}
         """The part of the body that declares fields."""
-        self.annotations = {name: annotations[name] for name in names}
+        self.annotations = annotations
         self.plain = self._plain()
 
     def _plain(self) -> dict[str, tuple[Any, Any]] | None:
@@ -319,18 +328,36 @@ def _printer(made: _AtFirstUse) -> Callable[[Any], str]:
 def _evolve(instance: Any, **changes: Any) -> Any:
     """Return `attrs.evolve(instance, **changes)`: a copy with other values of some fields. It looks up the fields once per class."""
     cls = instance.__class__
-    names, values = _arguments(cls)
-    return cls(**dict(zip(names, values(instance)), **changes))
+    places, values, names, named_values = _arguments(cls)
+    arguments = [*values(instance)]
+    named = dict(zip(names, named_values(instance))) if names else {}
+    for name, value in changes.items():
+        if name in places:
+            arguments[places[name]] = value
+        else:
+            named[name] = value
+    return cls(*arguments, **named)
 
 
 @functools.cache
-def _arguments(cls: type) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """Return the arguments of `__init__`, and the function that returns their values from an object."""
+def _arguments(cls: type) -> tuple[dict[str, int], Callable[[Any], Any], tuple[str, ...], Callable[[Any], Any]]:
+    """Return the places of the positional arguments of `__init__`, the names of the others, and functions that return their values.
+
+    Positional arguments take half the time of named ones.
+    """
     plain = _plain_fields(cls)
-    if plain is not None:
-        return tuple(map(_alias, plain)), _tuple(list(plain))
-    fields = [field for field in attrs.fields(cls) if field.init]
-    return tuple(field.alias for field in fields), _tuple([field.name for field in fields])
+    fields = (
+        [(field.alias, field.name) for field in attrs.fields(cls) if field.init]
+        if plain is None
+        else [(_alias(name), name) for name in plain]
+    )
+    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]
+    order = () if code is None else code.co_varnames[1 : code.co_argcount]
+    names = dict(fields)
+    positional = order if set(order) <= names.keys() else ()
+    others = tuple(alias for alias in names if alias not in positional)
+    places = {alias: place for place, alias in enumerate(positional)}
+    return places, _tuple([names[alias] for alias in positional]), others, _tuple([names[alias] for alias in others])
 
 
 def _alias(name: str) -> str:

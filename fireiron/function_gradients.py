@@ -203,6 +203,7 @@ def register(operator: Any, named: Callable[[str], Function]) -> None:
         wanted = tuple([is_array and one.requires_grad for one, is_array in zip(given, function.is_array, strict=True)])
         ctx.function, ctx.outputs = function, [(one.shape, one.dtype, one.device) for one in output]
         _keep(ctx, function.plan_for(wanted), given, tuple(output))
+        ctx.is_empty = _note_empty(ctx, given, tuple(output))
 
     def differentiate(ctx: Any, gradients: Sequence[Any]) -> tuple[Any, Any, None]:
         known = [_zeros(*one) if gradient is None else gradient for one, gradient in zip(ctx.outputs, gradients, strict=True)]
@@ -228,9 +229,11 @@ def replayed(function: Function) -> Callable[..., Any]:
     def run(ctx: Any, *given: Any) -> Any:
         again = forward_calls.again
         done = None if again is None else again(None, None, *given)
-        if done is None or done is NotImplemented:
+        is_launched = done is None or done is NotImplemented
+        if is_launched:
             done = function.launched(Request(given, None, None))
         _keep(ctx, plans.get(ctx.needs_input_grad) or function.plan_for(ctx.needs_input_grad), given, done)
+        ctx.is_empty = is_launched and _note_empty(ctx, given, done)
         return done
 
     def differentiate(ctx: Any, *gradients: Any) -> tuple[Any, ...]:
@@ -249,15 +252,21 @@ def replayed(function: Function) -> Callable[..., Any]:
 
 
 def _keep(ctx: Any, plan: Plan, given: Sequence[Any], output: Any) -> None:
-    """Keep the tensors and numbers that the backward pass reads, and the shapes of inputs if the outputs have no elements."""
-    output = output if isinstance(output, tuple) else (output,)
-    values = (*given, *output)
+    """Keep the tensors and numbers that the backward pass reads."""
+    values = (*given, *output) if isinstance(output, tuple) else (*given, output)
     ctx.save_for_backward(*[values[place] for place in plan.saved])
     ctx.plan, ctx.numbers = plan, [given[place] for place in plan.numbers]
     ctx.types = tuple([given[place].dtype for place in plan.sources])
-    ctx.is_empty = 0 in output[0].shape and all(0 in one.shape for one in output)
-    if ctx.is_empty:
-        ctx.inputs = [(one.shape, one.dtype, one.device) if wanted else None for one, wanted in zip(given, plan.wanted, strict=True)]
+
+
+def _note_empty(ctx: Any, given: Sequence[Any], output: Any) -> bool:
+    """Return whether the outputs have no elements, and keep the shapes of the inputs then. A replayed call has elements."""
+    outputs = output if isinstance(output, tuple) else (output,)
+    is_empty = all(0 in one.shape for one in outputs)
+    if is_empty:
+        wanted = ctx.plan.wanted
+        ctx.inputs = [(one.shape, one.dtype, one.device) if needed else None for one, needed in zip(given, wanted, strict=True)]
+    return is_empty
 
 
 def _zeros(shape: Any, dtype: Any, device: Any) -> Any:

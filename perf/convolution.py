@@ -312,8 +312,11 @@ def gradients(torch, name, batch, rounds, dtype, candidates):
     return results
 
 
-DEPTHWISE = {"112": (112, 64, 1), "56": (56, 128, 1), "56_stride": (56, 128, 2), "28": (28, 256, 1), "14": (14, 512, 1)}
-"""Depthwise convolutions with 3x3 taps: the size of the image, channels, stride."""
+DEPTHWISE = {
+    "112": (112, 64, 3, 1), "56": (56, 128, 3, 1), "56_stride": (56, 128, 3, 2), "28": (28, 256, 3, 1), "14": (14, 512, 3, 1),
+    "56_wide": (56, 128, 7, 1),
+}  # fmt: skip
+"""Depthwise convolutions: the size of the image, channels, rows of taps, stride."""
 
 
 def measure_depthwise(options):
@@ -324,11 +327,11 @@ def measure_depthwise(options):
 
     torch.backends.cudnn.benchmark = True
     plain, rows, results = torch.nn.functional.conv2d, [], {}
-    for name, (size, channels, stride) in DEPTHWISE.items():
+    for name, (size, channels, taps, stride) in DEPTHWISE.items():
         shape, last = (options.batch, channels, size, size), {"memory_format": torch.channels_last}
         xs = [torch.randn(shape, device="cuda", dtype=getattr(torch, options.dtype)).to(**last) for _ in range(2)]
-        w = torch.randn(channels, 1, 3, 3, device="cuda", dtype=xs[0].dtype)
-        given = {"stride": stride, "padding": 1, "groups": channels}
+        w = torch.randn(channels, 1, taps, taps, device="cuda", dtype=xs[0].dtype)
+        given = {"stride": stride, "padding": taps // 2, "groups": channels}
         right = plain(xs[0].float(), w.float(), **given)
         outs = [fireiron.conv2d(x, w, **given) for x in xs]
         error = float((outs[0].float() - right).norm() / right.norm())
@@ -345,7 +348,7 @@ def measure_depthwise(options):
         moved = 2 * (math.prod(shape) + outs[0].numel())
         speed = f"{moved / times['conv2d'] / 1e6:.2f}"
         rows.append([name, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['conv2d']:.2f}", speed])
-    write(options, "depthwise", "Depthwise 3x3", ["layer", "PyTorch", "conv2d", "copy of x", "speedup", "TB/s"], rows, results)
+    write(options, "depthwise", "Depthwise", ["layer", "PyTorch", "conv2d", "copy of x", "speedup", "TB/s"], rows, results)
 
 
 def write(options, name, what, head, rows, results):
@@ -369,18 +372,18 @@ def measure_depthwise_gradients(options):
 
     torch.backends.cudnn.benchmark = True
     backward, rows, results = torch.ops.aten.convolution_backward, [], {}
-    for name, (size, channels, stride) in DEPTHWISE.items():
-        layer, last = Layer(size, channels, channels, 3, stride), {"memory_format": torch.channels_last}
+    for name, (size, channels, taps, stride) in DEPTHWISE.items():
+        layer, last = Layer(size, channels, channels, taps, stride), {"memory_format": torch.channels_last}
         shapes = (options.batch, channels, size, size), (options.batch, channels, layer.result, layer.result)
         sets = [[torch.randn(one, device="cuda", dtype=getattr(torch, options.dtype)).to(**last) for one in shapes] for _ in range(2)]
-        w = torch.randn(channels, 1, 3, 3, device="cuda", dtype=sets[0][0].dtype)
-        given = {"stride": stride, "padding": 1, "groups": channels}
-        numbers = None, [stride] * 2, [1, 1], [1, 1], False, [0, 0], channels
+        w = torch.randn(channels, 1, taps, taps, device="cuda", dtype=sets[0][0].dtype)
+        given = {"stride": stride, "padding": taps // 2, "groups": channels}
+        numbers = None, [stride] * 2, [taps // 2] * 2, [1, 1], False, [0, 0], channels
         for which, gradient in enumerate(("images", "filters")):
             mask = [which == 0, which == 1, False]
             x, grad = sets[0]
             right = backward(grad.float(), x.float(), w.float(), *numbers, mask)[which]
-            function, sizes = ((input_gradient, (size, size)), (weight_gradient, (3, 3)))[which]
+            function, sizes = ((input_gradient, (size, size)), (weight_gradient, (taps, taps)))[which]
             out = torch.full_like(right, float("nan"), dtype=x.dtype, memory_format=torch.preserve_format)
             ours = [
                 functools.partial(function, grad, (w, x)[which], sizes, out=out, **given) for x, grad in sets
@@ -400,7 +403,7 @@ def measure_depthwise_gradients(options):
             rows.append([name, gradient, *(f"{times[key]:.1f}" for key in calls), f"{times['cudnn'] / times['ours']:.2f}", speed])
             print(rows[-1], flush=True)
     head = ["layer", "gradient", "PyTorch", "ours", "speedup", "TB/s"]
-    write(options, "depthwise_gradients", "Gradients of depthwise 3x3", head, rows, results)
+    write(options, "depthwise_gradients", "Gradients of depthwise convolutions", head, rows, results)
 
 
 def measure_gradients(torch, names, options):

@@ -1,6 +1,7 @@
-"""Judge the cost model by measured candidates of derived strategies: the results of `perf/derived.py`.
+"""Judge the cost model by measured candidates: the results of `perf/derived.py`, and of blind draws of `perf/misaligned_choice.py`.
 
     python perf/derive_gate.py RESULTS/derived.json ... [--again]
+    python perf/derive_gate.py CHOICE/blind.json ... [--every 3]
 
 For each set of problems: the median of predicted / measured, the mean over problems of Spearman's rank correlation between predictions and
 measurements, the share of the pairs of candidates whose times differ by more than `RESOLUTION` that are predicted in the right order, and by
@@ -51,12 +52,34 @@ def spearman(first, second):
 
 def points(path, again):
     """Return the predicted and measured microseconds of the candidates by problem."""
-    results = json.loads(Path(path).read_text())["results"]
-    pairs = {}
+    content = json.loads(Path(path).read_text())
+    if "measured" in content:
+        return {f"choice:{'x'.join(map(str, entry['shape']))}": drawn(entry) for entry in content["measured"]}
+    results, pairs = content["results"], {}
     for name, result in results.items():
         labels = [label for label in result["us"] if result["predicted"].get(label)]
         predicted = predictions(name, labels) if again else result["predicted"]
         pairs[name] = [(predicted[label], result["us"][label]) for label in labels if label in predicted]
+    return pairs
+
+
+def drawn(entry):
+    """Return the predicted and measured microseconds of the candidates of a drawn product (`perf/misaligned_choice.py`), without parts of K."""
+    from fireiron import GL, Kernel, MatMul, RowMajor, float16
+    from fireiron.cost import predict
+    from fireiron.errors import FireironError
+    from fireiron.language.library import default_strategy
+
+    M, N, K = entry["shape"]
+    spec = MatMul(M, N, K, dtype=float16, A=RowMajor, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)
+    pairs = []
+    for label, (name, values, parts) in entry["candidates"].items():
+        us = entry["first"].get(label)
+        if parts == 1 and us:
+            try:
+                pairs.append((predict(default_strategy(name, values, spec)(spec).program("sm_90a")).us, us))
+            except FireironError as error:
+                print(f"{M}x{N}x{K}: {label}: {str(error).splitlines()[0]}", flush=True)
     return pairs
 
 
@@ -115,7 +138,8 @@ def main():
     for path in arguments.results:
         for name, pairs in points(path, arguments.again).items():
             measured.setdefault(name, []).extend(pairs)
-    rows = [[name, *judged(own)] for name, names in SETS.items() if (own := {one: measured[one] for one in names if measured.get(one)})]
+    sets = {**SETS, "drawn products": tuple(name for name in measured if name.startswith("choice:"))}
+    rows = [[name, *judged(own)] for name, names in sets.items() if (own := {one: measured[one] for one in names if measured.get(one)})]
     heads = ["set", "problems", "points", "predicted / measured", "Spearman", "pairs in order", "best prediction slower", "at worst"]
     print(tabulate(rows, headers=heads, floatfmt=(".0f", ".0f", ".0f", ".2f", ".2f", "", ".1%", "")))
     rows = [[name, len(pairs), statistics.median(p / us for p, us in pairs), spearman(*zip(*pairs, strict=True)),

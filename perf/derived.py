@@ -4,22 +4,20 @@
 
 For each definition: the library's strategies (its record or default values, and every form with recommended values), and the first derived
 candidates, best prediction first. All results are compared with a reference in float64 before they are timed. CUDA graphs, bursts, operand
-sets that rotate through L2, all contenders of a definition in one run. Processes derive, compile and verify concurrently, and measure one
-at a time. Writes `derived.json` and `derived.txt`. `--more` measures further candidates, which do not count as the best of the first.
+sets that rotate through L2, all contenders of a definition in one run. Processes derive and compile all kernels concurrently, and then verify
+and measure one at a time. Writes `derived.json` and `derived.txt`. `--more` measures further candidates, which do not count as the best of the first.
 """
 
 import argparse
-import concurrent.futures
 import functools
 import importlib
 import inspect
 import json
 import math
-import os
 import time
 from pathlib import Path
 
-from gpu_turns import alone
+from gpu_turns import headline, run_all
 from tabulate import tabulate
 
 from fireiron import *
@@ -117,10 +115,6 @@ def _values(entry, spec):
     return recommended_values(entry, spec, TARGET)
 
 
-def _headline(error):
-    return (str(error) or repr(error)).splitlines()[0][:110]
-
-
 def chosen_of(answer, count, spread):
     """Return the first candidates of an answer, and others at equal distances in the ranking."""
     first = list(answer.finalists(count))
@@ -138,12 +132,12 @@ def prepared(name, count, attempts, spread=0):
         record = best_strategy(spec, TARGET)
         by_hand["record"] = lambda: record(spec) if record.spec is None else record
     except Exception as error:
-        notes.append(f"record: {_headline(error)}")
+        notes.append(f"record: {headline(error)}")
     for label, make in by_hand.items():
         try:
             candidates.append((f"hand {label}", make().compile(TARGET).ready(), None))
         except Exception as error:
-            notes.append(f"{label}: {_headline(error)}")
+            notes.append(f"{label}: {headline(error)}")
     begin = time.perf_counter()
     answer = schedule(spec, TARGET, candidates=attempts)
     seconds = time.perf_counter() - begin
@@ -152,12 +146,20 @@ def prepared(name, count, attempts, spread=0):
             kernel = candidate.strategy(spec).compile(TARGET).ready()
             candidates.append((f"derived {number} {candidate}", kernel, candidate.us))
         except Exception as error:
-            notes.append(f"derived {number} {str(candidate)[:70]}: {_headline(error)}")
+            notes.append(f"derived {number} {str(candidate)[:70]}: {headline(error)}")
     return spec, candidates, notes, {"derive_s": seconds, "examined": answer.examined, "prepare_s": time.perf_counter() - start}
 
 
-def measured(spec, kernels, rounds):
-    """Verify and time kernels by label; return microseconds and errors."""
+def prepare(task, arguments):
+    """Return the result of a case so far, as plain values, and its spec and kernels; None instead of them if they are not timed."""
+    spec, candidates, notes, result = prepared(task[0], arguments.first + arguments.more, arguments.candidates, arguments.spread)
+    result |= {"notes": notes, "predicted": {label: us for label, _, us in candidates}, "us": {}, "wrong": {}}
+    return result, None if arguments.dry else (spec, {label: kernel for label, kernel, _ in candidates})
+
+
+def measure(task, state, arguments):
+    """Verify and time the kernels of a case."""
+    spec, kernels = state
     arrays, contenders, wrong = data.Data.of(spec), {}, {}
     for label, kernel in kernels.items():
         try:
@@ -165,20 +167,9 @@ def measured(spec, kernels, rounds):
             arrays.verify(calls[0], arrays.tolerance_for(kernel))
             contenders[label] = calls
         except Exception as error:
-            wrong[label] = _headline(error)
-    with alone():
-        times = timing.measure(contenders, rounds=rounds, pause=0.01, seconds=0.3) if contenders else {}
-    return {label: one.us for label, one in times.items()}, wrong
-
-
-def run(name, arguments, deadline):
-    """Return the result of a case, as plain values."""
-    spec, candidates, notes, result = prepared(name, arguments.first + arguments.more, arguments.candidates, arguments.spread)
-    result |= {"notes": notes, "predicted": {label: us for label, _, us in candidates}, "us": {}, "wrong": {}}
-    if arguments.dry or time.time() > deadline:
-        return result
-    result["us"], result["wrong"] = measured(spec, {label: kernel for label, kernel, _ in candidates}, arguments.rounds)
-    return result
+            wrong[label] = headline(error)
+    times = timing.measure(contenders, rounds=arguments.rounds, pause=0.01, seconds=0.3, burst=10_000.0) if contenders else {}
+    return {"us": {label: one.us for label, one in times.items()}, "wrong": wrong}
 
 
 def main():
@@ -196,28 +187,8 @@ def main():
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--dry", action="store_true", help="derive and compile only")
     arguments = parser.parse_args()
-    names = [name for name in CASES if not arguments.only or any(one in name for one in arguments.only.split(","))]
-    deadline, results = time.time() + arguments.seconds, {}
-    work = functools.partial(run, arguments=arguments, deadline=deadline)
-    with concurrent.futures.ProcessPoolExecutor(arguments.processes, max_tasks_per_child=None) as pool:
-        futures = {pool.submit(work, name): name for name in names}
-        try:
-            for future in concurrent.futures.as_completed(futures, timeout=arguments.seconds):
-                name = futures[future]
-                try:
-                    results[name] = future.result()
-                except Exception as error:
-                    print(name, "failed:", _headline(error), flush=True)
-                    continue
-                for line in [*results[name]["notes"], *(f"WRONG {one}: {text}" for one, text in results[name]["wrong"].items())]:
-                    if not line.startswith("record:"):
-                        print(f"  {name}: {line}", flush=True)
-                write(arguments, results)
-        except concurrent.futures.TimeoutError:
-            print("not finished:", *(name for future, name in futures.items() if not future.done()), flush=True)
-        print(write(arguments, results), flush=True)
-        if not all(future.done() for future in futures):
-            os._exit(0)
+    tasks = [(name,) for name in CASES if not arguments.only or any(one in name for one in arguments.only.split(","))]
+    run_all(tasks, prepare, measure, functools.partial(write, arguments=arguments), arguments)
 
 
 def _row(name, result, first):
@@ -233,18 +204,19 @@ def _row(name, result, first):
     return [name, hand, us, least, *ratios, predicted, len(result["wrong"]), result["derive_s"], " ".join(best.split()[2:3])]
 
 
-def write(arguments, results):
+def write(folder, results, arguments):
     """Write the results; return the table, the worst ratio first."""
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     content = {"environment": timing.environment() if not arguments.dry else {}, "results": results}
-    (arguments.folder / "derived.json").write_text(json.dumps(content, indent=1, default=str))
+    (folder / "derived.json").write_text(json.dumps(content, indent=1, default=str))
     heads = ["case", "hand us", "first", "best", "hand/first", "hand/best", "hand/any", "pred/meas", "wrong", "derive s", "skeleton"]
-    rows = sorted((_row(name, result, arguments.first) for name, result in results.items()), key=lambda row: (row[5] == row[5], row[5]))
+    complete = {name: result for name, result in results.items() if "us" in result}
+    rows = sorted((_row(name, result, arguments.first) for name, result in complete.items()), key=lambda row: (row[5] == row[5], row[5]))
     ratios = [[row[column] for row in rows if row[column] == row[column]] for column in (4, 5, 6)]
     means = [math.exp(sum(map(math.log, ratio)) / len(ratio)) if ratio else math.nan for ratio in ratios]
     text = tabulate(rows, headers=heads, floatfmt=".3g")
     text += f"\n{len(ratios[1])} measured; geometric means: first {means[0]:.3f}, best {means[1]:.3f}, any {means[2]:.3f}\n"
-    (arguments.folder / "derived.txt").write_text(text)
+    (folder / "derived.txt").write_text(text)
     return text
 
 

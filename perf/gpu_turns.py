@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import queue
+import sys
 import tempfile
 import threading
 import time
@@ -96,7 +97,8 @@ def _work(tasks, prepare, measure, arguments, place, ready, done, start):
 
 def _clear():
     """Free unused memory of the GPU."""
-    import torch
-
     gc.collect()
-    torch.cuda.empty_cache()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()

@@ -24,7 +24,7 @@ os.environ.setdefault("TORCHINDUCTOR_FORCE_DISABLE_CACHES", "1")
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from gpu_turns import run_all  # noqa: E402
-from kernelbench.on_gpu import drawn, error_of  # noqa: E402
+from kernelbench.on_gpu import apart, drawn, error_of  # noqa: E402
 from kernelbench.suite import problems  # noqa: E402
 from tabulate import tabulate  # noqa: E402
 
@@ -97,13 +97,6 @@ def task_of(name, dtype):
         return function, [x * 0.05 if number > 0 and x.dim() == 2 and "linear" in name else x for number, x in enumerate(given)]
     problem, function = problems()[name]
     return function, drawn(problem, dtype)[1]
-
-
-def apart(function):
-    """Return a function with separate code, for which PyTorch has no other compilation."""
-    scope = {"function": function}
-    exec("def call(*given): return function(*given)", scope)
-    return scope["call"]
 
 
 def prepare(task, arguments):

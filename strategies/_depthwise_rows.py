@@ -24,17 +24,23 @@ from fireiron.strategies import convolution
 CHANNELS = 64
 """Channels of a block: 128 bytes."""
 
-FEW_THREADS = 128
-"""Maximum number of threads of a block of `images` and `forward`."""
+THREADS = 128
+"""Maximum number of threads of a block, if it has at least eight columns, or four for `filters`."""
 
-THREADS = 256
-"""Maximum number of threads of a block of `filters`, which writes a part: more blocks are more parts to add."""
+FILTER_SUMS = 100
+"""Maximum number of sums of a thread of `filters` that several channels have."""
 
 MANY_TAPS = 4
-"""Rows of taps from which on each row is loaded once, even if a thread does not load four rows together."""
+"""Rows of taps from which on each row is loaded once, even if a thread loads few rows together."""
 
-AT_ONCE = (4, 2, 1)
+AT_ONCE = (8, 7, 4, 2, 1)
 """Numbers of rows that a thread loads together, by preference."""
+
+FEW_ROWS = 32
+"""Number of rows of images and of padding up to which a thread of `filters` loads eight rows together."""
+
+SUITABLE = 4
+"""Minimum number of rows that a thread loads together, so that enough bytes are in flight."""
 
 BLOCKS = 528
 """Blocks from which the rows of images are not divided: four for each SM of an H200."""
@@ -156,7 +162,8 @@ def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, *
 
     `size` is that of an image, `grads` that of G.
     """
-    rows, wide, together = range(taps[0]), width(channels, taps, grads[1]), AT_ONCE[0]
+    height = size[0] + padding[0]
+    rows, wide, together = range(taps[0]), filter_width(channels, taps, grads[1]), filter_rows(height)
     column = f"v * {wide} + " + taps_of._source("q", "s", 1, 1, padding[1])
     loads, sums = {}, {}
     for number in range(together):
@@ -188,41 +195,53 @@ def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, *
         },
     )  # fmt: skip
     images = {"n": batch, "h": size[0], "w": size[1], "a": grads[0], "b": grads[1], "c": channels}
-    count = -(-(size[0] + padding[0]) // together)
-    return defined(**images, v=tiles(channels, taps, grads[1]), y=count, q=wide, s=taps[1], dtype=dtype, **options)
+    tiles, count = filter_tiles(channels, taps, grads[1]), -(-height // together)
+    return defined(**images, v=tiles, y=count, q=wide, s=taps[1], dtype=dtype, **options)
 
 
-def vector_of(channels, taps):
-    """Return the number of adjacent channels of a thread."""
-    return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= taps_of.MOST_SUMS), 1)
+def vector_of(channels, taps, most=taps_of.MOST_SUMS):
+    """Return the number of adjacent channels of a thread, which has at most `most` sums."""
+    return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= most), 1)
 
 
-def width(channels, taps, columns, threads=THREADS):
-    """Return the number of columns of a block, which has at most `CHANNELS` channels and a number of threads."""
-    lanes = CHANNELS // vector_of(channels, taps)
-    return next(size for size in (8, 16, 32) if size >= columns or size * 2 * lanes > threads or size == 32)
+def width(vector, columns, fewest=8):
+    """Return the number of columns of a block of `CHANNELS` channels, `vector` of them for a thread; at least `fewest`."""
+    pixel = CHANNELS // vector
+    return next(size for size in (4, 8, 16, 32) if size >= fewest and (size >= columns or size * 2 * pixel > THREADS or size == 32))
 
 
-def tiles(channels, taps, columns, threads=THREADS):
-    """Return the number of tiles of columns."""
-    return -(-columns // width(channels, taps, columns, threads))
+def filter_width(channels, taps, columns):
+    """Return the number of columns of a block of `filters`."""
+    return width(vector_of(channels, taps, FILTER_SUMS), columns, 4)
+
+
+def filter_tiles(channels, taps, columns):
+    """Return the number of tiles of columns of `filters`."""
+    return -(-columns // filter_width(channels, taps, columns))
+
+
+def filter_rows(rows):
+    """Return how many of `rows` rows a thread of `filters` loads together; the fastest number on an H200."""
+    return 8 if rows <= FEW_ROWS else 6
 
 
 def suits(rows, taps):
     """Return whether `images` and `forward` are expected to be faster than kernels that load each tap."""
-    return taps[0] >= MANY_TAPS or rows % AT_ONCE[0] == 0
+    return taps[0] >= MANY_TAPS or at_once(rows) >= SUITABLE
 
 
 def parts(batch, pixels, channels, taps):
     """Return into how many parts `images` divides the rows, so that there are enough blocks."""
-    blocks, rows = batch * tiles(channels, taps, pixels[1], FEW_THREADS) * -(-channels // CHANNELS), pixels[0]
+    tiles = -(-pixels[1] // width(vector_of(channels, taps), pixels[1]))
+    blocks, rows = batch * tiles * -(-channels // CHANNELS), pixels[0]
     few = [count for count in range(1, rows // FEWEST_ROWS + 1) if rows % count == 0 and at_once(rows // count) == at_once(rows)]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
 def by_rows(channels, taps, columns, count):
     """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
-    vector, wide = vector_of(channels, taps), width(channels, taps, columns, FEW_THREADS)
+    vector = vector_of(channels, taps)
+    wide = width(vector, columns)
     chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
     names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
     for name in names:
@@ -230,11 +249,11 @@ def by_rows(channels, taps, columns, count):
     return chain.done()
 
 
-def by_columns(channels, taps):
-    """Return the strategy of `filters` for numbers of channels and of taps (rows and columns)."""
+def by_columns(channels, taps, rows):
+    """Return the strategy of `filters` for numbers of channels and of taps (rows and columns), and the rows of images and of padding."""
     chain = AnySpec.tile(n=1, v=1, c=CHANNELS).to(Block).split(y=1)
-    for number in range(AT_ONCE[0]):
-        chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps), taps))
+    for number in range(filter_rows(rows)):
+        chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps, FILTER_SUMS), taps))
     return chain.done()
 
 

@@ -24,7 +24,7 @@ TYPES = (float32, float16, bfloat16, float64)
 CALLS = {
     "bits": "bits(X[m,n]) % 7", "from_bits": "from_bits(bits(X[m,n]))", "int32": "int32(X[m,n] * 3)", "philox": "philox(m, n) % 5",
     "uniform": "uniform(m, n)", "mulhi": "mulhi(m * 65537, n * 65537)", "e2m1": "e2m1(int32(m))", "e8m0": "e8m0(int32(n) % 3 + 126)",
-    "log": "log(abs(X[m,n]) + 1)", "log2": "log2(abs(X[m,n]) + 1)", "sqrt": "sqrt(abs(X[m,n]))", "rsqrt": "rsqrt(abs(X[m,n]) + 1)",
+    "log": "log(abs(X[m,n]) + 1)", "log1p": "log1p(abs(X[m,n]))", "log2": "log2(abs(X[m,n]) + 1)", "sqrt": "sqrt(abs(X[m,n]))", "rsqrt": "rsqrt(abs(X[m,n]) + 1)",
 }  # fmt: skip
 """Calls of functions whose arguments are not any numbers."""
 

@@ -24,7 +24,7 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
 
 CALLS = {
     "abs": np.abs, "erf": _erf, "exp": np.exp, "exp2": np.exp2, "gelu": lambda x: 0.5 * x * (1 + _erf(x / math.sqrt(2))), "log": np.log,
-    "log2": np.log2, "max": np.maximum, "min": np.minimum, "relu": lambda x: np.maximum(x, 0), "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": _sigmoid,
+    "log1p": np.log1p, "log2": np.log2, "max": np.maximum, "min": np.minimum, "relu": lambda x: np.maximum(x, 0), "rsqrt": lambda x: 1 / np.sqrt(x), "sigmoid": _sigmoid,
     "silu": lambda x: x * _sigmoid(x), "sqrt": np.sqrt, "tanh": np.tanh, "where": np.where, "floor": np.floor, "round": np.rint, "sin": np.sin, "cos": np.cos,
     "clamp": lambda x, low, high: np.minimum(np.maximum(x, low), high),
 }  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from fireiron.conv2d_gradients import both_gradients, input_gradient, weight_gradient
 from fireiron.errors import ArgumentError
 from fireiron.front.call import Request
-from fireiron.strategies import _depthwise_rows, convolution_input_gradient, convolution_weight_gradient
+from fireiron.strategies import _depthwise_rows, _many_parts, convolution_input_gradient, convolution_weight_gradient
 
 rng = np.random.default_rng(20261130)
 
@@ -114,6 +114,10 @@ DAILY = "same", "unequal"
 def test_depthwise(name, arch, monkeypatch):
     """Vectors of 4 bytes, columns that no tap reads, several phases of different taps, and rows in two parts."""
     monkeypatch.setattr(_depthwise_rows, "FEWEST_ROWS", 3)
+    monkeypatch.setattr(_many_parts, "FEWEST", 2)
+    if name == "same":  # fewer rows together have shorter kernels
+        monkeypatch.setattr(_depthwise_rows, "AT_ONCE", (4, 2, 1))
+        monkeypatch.setattr(_depthwise_rows, "filter_rows", lambda rows: 4)
     shape, taps, options = DEPTHWISE[name]
     x, w, grad = arrays(shape, (shape[1], 1, *taps), options)
     images, filters = right(grad, x, w, *pairs(options), depthwise=True)

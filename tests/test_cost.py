@@ -19,6 +19,7 @@ from fireiron.check import AccessTrace
 from fireiron.check.resources import check_resources, report
 from fireiron.cost import CONSTANTS, predict
 from fireiron.cost.expected import with_expected_barriers
+from fireiron.cost.functions import INSTRUCTIONS, delay_us, instructions, instructions_us
 from fireiron.cost.gpus import GPUS, Gpu, as_gpu, of_architecture
 from fireiron.cost.model import model, occupancy_on
 from fireiron.cost.work import Work
@@ -673,3 +674,13 @@ def test_all_limiting_resources_are_named():
     occupied = occupancy_on(kernel, kernel.architecture)[0]
     tied = attrs.evolve(occupied, limits=dict.fromkeys(("threads", "registers"), occupied.blocks) | {"blocks": occupied.blocks + 1})
     assert tied.limiting == "threads and registers" and occupied.limited_by in occupied.limiting
+
+
+def test_instructions_of_functions():
+    """Equal parts count once, a sum with a product is a multiply-add, and contractions belong to the product."""
+    body = {"s": "s[m,n] = sum(k, A[m,k] * B[k,n])", "g": "g[m,n] = s[m,n] * 2 + 1", "C": "C[m,n] = exp(g[m,n]) * exp(g[m,n])"}
+    known = Fused(name="activated", dims="m n k", operands={"A": "m k", "B": "k n", "C": "m n"}, body=body).fused_definition
+    count = instructions(known, {"m": 64, "n": 32, "k": 1000})
+    assert count == 64 * 32 * (1 + INSTRUCTIONS["exp"] + 1)
+    assert instructions_us(2 * count, H200) == 2 * instructions_us(count, H200)
+    assert delay_us(count, 64 * 32, 64, H200) == 0 < delay_us(10 * count, 64 * 32, 128, H200)

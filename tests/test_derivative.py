@@ -9,7 +9,7 @@ from fireiron.specs.derivative import derivative
 
 FUNCTIONS = {
     "abs": abs, "clamp": lambda x, low, high: min(max(x, low), high), "cos": math.cos, "exp": math.exp, "exp2": lambda x: 2**x,
-    "floor": math.floor, "log": math.log, "log2": math.log2, "max": max, "min": min, "relu": lambda x: max(x, 0), "round": round,
+    "floor": math.floor, "log": math.log, "log1p": math.log1p, "log2": math.log2, "max": max, "min": min, "relu": lambda x: max(x, 0), "round": round,
     "rsqrt": lambda x: x**-0.5, "sigmoid": lambda x: 1 / (1 + math.exp(-x)), "silu": lambda x: x / (1 + math.exp(-x)), "sin": math.sin,
     "sqrt": math.sqrt, "tanh": math.tanh, "tanh_approx": math.tanh, "where": lambda condition, left, right: left if condition else right,
 }  # fmt: skip

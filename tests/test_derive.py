@@ -246,6 +246,9 @@ WEIGHTED = Fused(
         "t": "t[m] = sum(n, e[m,n])", "w": "w[m,n] = e[m,n] / t[m]", "o": "acc[m,d] = sum(n, w[m,n] * V[n,d])", "store": "O[m,d] = acc[m,d]",
     },
 )  # fmt: skip
+TURNED = Fused(
+    name="turned", dims="m n", operands={"A": "m n", "B": "n m", "s": "n", "Y": "m n"}, body={"sum": "Y[m,n] = A[m,n] + relu(B[n,m]) * s[n]"},
+)  # fmt: skip
 FORMS = {"scan": RUNNING(b=3, n=40), "added": TOTAL(m=4200, n=8), "online": WEIGHTED(m=16, n=32, d=16)}
 """Definitions to which a form applies."""
 
@@ -262,6 +265,18 @@ def test_other_form_computes_the_same(name):
     expected = spec.kind.reference(spec.definition, given, types, sizes)[0].astype(float)
     result = simulate(schedule(other, "sm_80", candidates=1).program.ir, given).outputs[spec.outputs[0]]
     assert np.allclose(result.astype(float), expected, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.parametrize("m", [24, 7])
+def test_transposed_operands_beside_a_vector(m):
+    """A lane loads vectors of matrices; it reads the elements of the vector `s` with those of the other steps."""
+    answer = schedule(TURNED(m=m, n=40, dtype=float16), "sm_80", candidates=1, avoid=("elements",))
+    assert answer.chosen.skeleton == "transposed"
+    random, shapes = np.random.default_rng(2), {"A": (m, 40), "B": (40, m), "s": (40,)}
+    given = {name: random.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    a, b, s = (given[name].astype(float) for name in "ABs")
+    result = simulate(answer.program.ir, given).outputs["Y"]
+    assert np.allclose(result.astype(float), a + np.maximum(b.T, 0) * s, rtol=2e-3, atol=2e-3)
 
 
 def test_faster_form_is_suggested_and_nothing_is_rewritten():

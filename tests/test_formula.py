@@ -315,7 +315,7 @@ def test_meaning_of_pointwise_formulas() -> None:
     alone = Pointwise("y[m,n] = exp2(bias[n])", 8, 4)(GL, GL)(Kernel)
     assert alone.reference(np.ones(4, np.float32)).shape == (8, 4)
     functions = {
-        "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "relu": lambda v: v.clip(0), "-": np.negative,
+        "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log1p": np.log1p, "log2": np.log2, "relu": lambda v: v.clip(0), "-": np.negative,
         "rsqrt": lambda v: v**-0.5, "sqrt": np.sqrt, "tanh": np.tanh, "tanh_approx": np.tanh, "erf": np.vectorize(math.erf),
         "sigmoid": lambda v: 1 / (1 + np.exp(-v)), "silu": lambda v: v / (1 + np.exp(-v)),
         "gelu": lambda v: v / 2 * (1 + np.vectorize(math.erf)(v / 2**0.5)), "floor": np.floor, "round": np.round, "sin": np.sin, "cos": np.cos,

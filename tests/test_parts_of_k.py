@@ -11,7 +11,7 @@ from fireiron.front.place import Place
 from fireiron.language.store import dumps, loads
 from fireiron.matmul import request
 from fireiron.specs.epilogue import epilogue_of_sum, with_epilogue
-from fireiron.strategies import add_parts
+from fireiron.strategies import _many_parts, add_parts
 from fireiron.tune.records import available, in_parts
 from fireiron.tune.records.choosing import Question
 from fireiron.values.expr import constant
@@ -107,6 +107,14 @@ def test_parts_are_added_up(m, n, parts, dtype):
     result = add_parts.adding(product, parts).compile(HOPPER)(given)
     wanted = given.astype("float64").sum(0)
     assert result.dtype == dtype.to_numpy() and np.abs(result - wanted).max() < (2e-2 if dtype == float16 else 1e-4)
+
+
+@pytest.mark.parametrize("form", [None, (32, 32, 16), _many_parts.MANY_SUMS], ids=str)
+@pytest.mark.parametrize(("rows", "columns", "parts"), [(1, 20, 130), (2, 9, 128), (1, 33, 1)], ids=str)
+def test_many_parts_are_added_up(rows, columns, parts, form):
+    given = RANDOM.standard_normal((parts, rows, columns)).astype("float32")
+    kernel = _many_parts.adding(rows, columns, parts, float32, parts % 2 == 0, form).compile(HOPPER)
+    assert np.abs(kernel(given) - given.astype("float64").sum(0)).max() < 1e-4
 
 
 def test_a_sum_is_stored_as_the_product_is():

@@ -408,6 +408,20 @@ def test_launches_run_in_order_with_intermediate_tensors(module, machine):
     assert machine.fills == [(result.address + 4, 0, 12, 5), (between.address, 16, 0, 4, 3, 5)]
 
 
+@pytest.mark.parametrize(
+    ("modes", "contexts", "is_quick"),
+    [(lambda: 0, [77], True), (lambda: 1, [77], False), (lambda: 0, [78], False), (lambda: 1 / 0, [77], False), (None, [77], False)],
+)
+def test_quick_functions_allocate_on_the_current_gpu(module, machine, modes, contexts, is_quick):
+    """Not if a dispatch mode watches operators, and not in the context of another GPU."""
+    module.configure(machine.capsule, (Tensor,), bool, machine.functions, modes)
+    machine.contexts = contexts
+    calls, a, slow, quick, plain = module.Replays(), Tensor((4,)), Tensor((1,)), Tensor((1,)), Tensor((2,))
+    makers = [(lambda: slow, lambda: quick), lambda: plain]
+    calls.add(None, None, (a,), described(launched(), makers=makers, results=[0, 1], is_tuple=True, spans=bytes_of(a, slow, plain)))
+    assert calls(None, None, a) == (quick if is_quick else slow, plain) and len(machine.launches) == 1
+
+
 def test_maps_are_encoded_once_for_an_address(module, machine):
     calls = module.Replays()
     form = MAP, 0, 256, 9, 3, 2, (64, 32), (128,), (64, 8)
@@ -658,6 +672,15 @@ def test_recipe_describes_a_call():
     (maker,) = makers
     again = maker()
     assert (again.shape, again.strides, again.dtype, again.device) == (c.shape, c.strides, c.dtype, 0) and again.address != c.address
+
+
+def test_a_quick_allocation_has_the_same_layout():
+    guards = types.SimpleNamespace(_empty_strided_cuda=lambda shape, strides, dtype: Tensor(shape, strides, dtype, device=0))
+    sys.modules["torch"]._C = types.SimpleNamespace(_dynamo=types.SimpleNamespace(guards=guards))
+    a, c = Tensor((4, 8)), Tensor((4, 6), (1, 4), dtype="float16")
+    ((plain, quick),) = replays.recipe((a,), None, c, recording((Plan(Fixed(), [view(a), view(c)]), (a.address, c.address))))[2]
+    for made in (plain(), quick()):
+        assert (made.shape, made.strides, made.dtype, made.device) == (c.shape, c.strides, c.dtype, c.device)
 
 
 def test_maps_and_counters_are_described():

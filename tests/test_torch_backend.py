@@ -14,7 +14,7 @@ import fireiron.torch_backend as torch_backend  # noqa: E402
 from fireiron.errors import ArgumentError  # noqa: E402
 from fireiron.torch_backend import attention  # noqa: E402
 from fireiron.torch_backend.dims import CannotStateError, Dims  # noqa: E402
-from fireiron.torch_backend.operations import divided, expm1, log1p  # noqa: E402
+from fireiron.torch_backend.operations import divided, expm1, softplus  # noqa: E402
 from fireiron.torch_backend.rewriting import in_order  # noqa: E402
 
 torch_backend.register()
@@ -76,6 +76,14 @@ WHOLE = {
     "transposed": (lambda x, y: torch.relu(x.t() + y), (X, half(64, 8)), 1),
     "diagonal": (lambda x: x + x.t(), (half(16, 16),), 1),
     "activations": (lambda x: functional.elu(functional.silu(functional.leaky_relu(functional.hardswish(x), 0.1))), (X,), 1),
+    "softplus": (lambda x: functional.softplus(x) + functional.softplus(8 * x, threshold=1e9), (X,), 1),
+    "log1p": (lambda x: torch.log1p(x.abs()), (X,), 1),
+    "mask": (lambda x, mask: torch.where(mask, x, 0.5 * x) * mask, (X, X > 0.25), 1),
+    "masked rows": (lambda x, mask: torch.softmax(x.masked_fill(mask, -1e4), -1), (X, X[0] < 0), 1),
+    "bytes": (lambda q, scale: (q.half() - 3) * scale, (torch.arange(-64, 64, dtype=torch.int8).view(8, 16), half(16)), 1),
+    "labels": (lambda x, labels: x * (labels[:, None] == torch.arange(64)) + labels[:, None], (X, 9 * torch.arange(8)), 1),
+    "powers of bytes": (lambda q: (q.float() ** 4 * q.float() ** 2) / 1e12, (torch.arange(128, 256, dtype=torch.uint8).view(8, 16),), 1),
+    "powers of positions": (lambda x: x + (torch.arange(64).float() * 90) ** 4 * 1e-14, (X,), 1),
     "scalar": (lambda x, s: x * s + 1, (X, torch.tensor(2.5).half()), 1),
     "coordinates": (lambda x: torch.triu(x) - 1, (X,), 1),
     "logsumexp": (lambda x: torch.logsumexp(x.float(), 1), (X,), 1),
@@ -145,8 +153,8 @@ def test_operations_that_no_formula_states_are_left_with_the_reason():
     [
         (lambda x: x.to(torch.int32).float() * 2 + x, "would not round"),
         (lambda x: (x.double() * 1e-9 + 1).float(), "float64"),
+        (lambda x: (x.view(torch.int32) + 1).float() * 1e-9, "integers of view"),
         (lambda x: (torch.arange(64) * 100000 * 100000).float() * 1e-12 + x, "integers up to"),
-        (lambda x: functional.softplus(x) * 2, "log1p of elements"),
         (lambda x: (x.expand(1 << 17, 8, 64) > 0).sum((0, 2)), "integers, which float32"),
     ],
 )
@@ -157,6 +165,11 @@ def test_elements_that_a_formula_would_change_or_slow_down_are_left(function, re
     report = torch_backend.reports[-1]
     assert not report.taken
     assert any(reason in one.because for one in report.left), str(report)
+
+
+def test_bits_of_another_type_are_no_view():
+    difference, report = compared(lambda x: x.view(torch.bfloat16) * 2, X)
+    assert difference == 0 and report.taken
 
 
 def test_parts_of_tensors_with_dynamic_sizes():
@@ -274,9 +287,11 @@ def test_attention_with_dropout_is_left():
 def test_functions_without_cancellation_and_divisions():
     x = numpy.concatenate([numpy.logspace(-30, 1, 2001), -numpy.logspace(-30, 1, 2001)]).astype("float32")
     words = {"x": x, "where": numpy.where, "exp": numpy.exp, "log": numpy.log, "abs": abs}
-    for text, right, values in ((expm1("x"), numpy.expm1, x), (log1p("x"), numpy.log1p, x[:2001])):
+    words |= {"power": numpy.exp(-abs(8 * x)), "inf": numpy.inf}
+    for text, right, values in ((expm1("x"), numpy.expm1, x), (softplus("x", "power"), lambda x: numpy.log1p(numpy.exp(x)), 8 * x)):
         expected = right(values.astype("float64"))
         assert numpy.max(abs(eval(text, words | {"x": values}) - expected) / abs(expected)) < 3e-7
+    assert eval(softplus("x", "power"), words | {"x": numpy.float32(88.72284), "power": 0}) == numpy.inf
     assert divided("x", "10") == "x * 0.1"
     assert divided("x", "1e-39") == "x / 1e-39", "the reciprocal is no float32"
     assert divided("x", "(exp(x) + 1)") == "x * (rsqrt(exp(x) + 1) * rsqrt(exp(x) + 1))"

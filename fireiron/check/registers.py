@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from fireiron.frozen import frozen
@@ -84,12 +84,19 @@ def register_prediction(kernel: Kernel) -> Registers:
     """
     arrays = array_registers(kernel)
     limit = max(register_limit(kernel), 2 * MIN_REGISTERS)
-    roles = [role for stmt in kernel.body if isinstance(stmt, Roles) for role in stmt.roles]
-    top = [*kernel.body, *(stmt for role in roles for stmt in role.body)]
-    looping = any(id(stmt) in loops_that_run(kernel) for stmt in top)
+    looping = any(id(loop) in loops_that_run(kernel) for loop in _outermost(kernel.body))
     most = max(array_limit(kernel), limit)
     wanted = rounded(arrays + (LOOPING if looping else UNROLLED), ASSIGNED)
     return Registers(min(wanted, limit), min(wanted, most), arrays, max(arrays + MIN_REGISTERS - most, 0))
+
+
+def _outermost(body: Iterable[Stmt]) -> Iterator[For]:
+    """Return the loops that are in no other loop."""
+    for stmt in body:
+        if isinstance(stmt, For):
+            yield stmt
+        else:
+            yield from itertools.chain.from_iterable(_outermost(child) for child in stmt.children)
 
 
 def array_registers(kernel: Kernel) -> int:

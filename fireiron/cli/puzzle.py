@@ -23,6 +23,7 @@ def register(add: Add) -> None:
     command.add_argument("file", nargs="?", metavar="FILE", help="path.py or path.py:NAME with a strategy, to check")
     command.add_argument("--new", action="store_true", help="write FILE, with a strategy to start from")
     command.add_argument("--hint", type=positive, metavar="N", help="print hint N")
+    command.add_argument("--solution", action="store_true", help="print a strategy that reaches all goals")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     puzzle = puzzle_of(arguments.number, PUZZLES)
     if arguments.hint is not None:
         return _hint(puzzle, arguments)
+    if arguments.solution:
+        return _solution(puzzle, arguments)
     if arguments.file is None:
         return _print(puzzle, arguments.number, arguments.json)
     if arguments.new:
@@ -71,6 +74,13 @@ def _hint(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _solution(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        return print_json({"number": arguments.number, "solution": puzzle.solution})
+    print(f"strategy = {puzzle.solution}")
+    return 0
+
+
 def _write(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
     number, path = arguments.number, Path(arguments.file)
     from fireiron.language.store import write_text
@@ -104,5 +114,7 @@ def _check(puzzle: Puzzle, arguments: argparse.Namespace) -> int:
             print(f"{paint('[x]', 32) if verdict.reached else paint('[ ]', 31)} {verdict.goal}")
             if verdict.got:
                 print(f"    got: {verdict.got}")
-        print(f"\n{'Solved.' if solved else f'Not solved. fireiron puzzle {arguments.number} --hint 1 prints a hint.'}")
+        print(
+            f"\n{'Solved.' if solved else f'Not solved. fireiron puzzle {arguments.number} --hint 1 prints a hint, --solution a solution.'}"
+        )
     return 0 if solved else FAILED

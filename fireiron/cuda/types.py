@@ -120,14 +120,14 @@ def _cast(kind: str, text: Text) -> Text:
 
 FUNCTIONS: Mapping[str, str] = {
     "abs": "fabs", "max": "fmax", "min": "fmin",
-    **{name: name for name in ("cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt", "tanh")},
+    **{name: name for name in ("cos", "erf", "exp", "exp2", "floor", "log", "log1p", "log2", "rsqrt", "sin", "sqrt", "tanh")},
     "round": "rint", "tanh_approx": "tanh",
 }  # fmt: skip
 """The functions of formulas in double; those in float have the suffix `f` (CUDA Math API).
 
 They are the standard functions, not the faster ones of `--use_fast_math`, except those of `APPROXIMATE` in float. The CUDA C++
-Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log and log2, 2 for cos, erf,
-exp, rsqrt, sin and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
+Programming Guide ("Mathematical Functions") gives their errors in float, in units in the last place: 1 for log, log1p and log2, 2 for cos,
+erf, exp, rsqrt, sin and tanh; the others are rounded correctly. The maximum or minimum of a number and NaN is the number.
 """
 
 

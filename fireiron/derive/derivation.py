@@ -107,9 +107,15 @@ class Derivation:
         return next(one for one in self.ranking if one.strategy.steps == self.strategy.steps)
 
     def finalists(self, count: int = SHOWN) -> tuple[Candidate, ...]:
-        """Return the best candidates that differ in more than one secondary decision: in skeleton, tricks, or the first decision."""
+        """Return the best candidates that differ in more than one secondary decision: in skeleton, tricks, or the first decision.
+
+        Two skeletons may make the same kernel of the same values, so their candidates with equal predictions count as one.
+        """
         distinct: dict[object, Candidate] = {}
+        different: dict[object, Candidate] = {}
         for candidate in self.ranking:
+            different.setdefault((candidate.us, candidate.tricks, tuple(candidate.values.items())), candidate)
+        for candidate in different.values():
             first = tuple(candidate.values.get(name) for decision in candidate.sketch.decisions[:1] for name in decision.tunables)
             distinct.setdefault((candidate.skeleton, first, candidate.tricks if len(distinct) < count // 2 else ()), candidate)
         return tuple(distinct.values())[:count]

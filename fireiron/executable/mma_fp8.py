@@ -19,6 +19,7 @@ m16n8k16, and f16 accumulators, require PTX ISA 8.7 (CUDA 12.8); older compilers
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from fireiron.ir.lanes import LaneMap, Part
@@ -33,9 +34,15 @@ def _steps(k: int, dim: int) -> tuple[Part, ...]:
     return () if k == 16 else ((k // 16, dim, 16),)
 
 
-def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
+@functools.cache
+def _maps(k: int) -> tuple[LaneMap, LaneMap]:
+    """Return the lane maps of A and B."""
     a = LaneMap.along((16, k), ((4, 1, 4), (8, 0, 1)), ((4, 1, 1), (2, 0, 8), *_steps(k, 1)))
-    b = LaneMap.along((k, 8), ((4, 0, 4), (8, 1, 1)), ((4, 0, 1), *_steps(k, 0)))
+    return a, LaneMap.along((k, 8), ((4, 0, 4), (8, 1, 1)), ((4, 0, 1), *_steps(k, 0)))
+
+
+def _form(k: int, factor: tuple[DType, DType], result: DType) -> Mma:
+    a, b = _maps(k)
     left, right, wide = _PTX[factor[0]], _PTX[factor[1]], _PTX[result]
     opcode = f"mma.sync.aligned.m16n8k{k}.row.col.{wide}.{left}.{right}.{wide}"
     types = left.upper() if left == right else f"{left}_{right}".upper()

@@ -26,6 +26,7 @@ strategies for the instructions of a warp run on Volta unchanged. Targets after 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from fireiron.ir.lanes import LaneMap, Part
@@ -45,6 +46,7 @@ _GRID: Mapping[str, tuple[Part, ...]] = {"A": ((2, 0, 8), (2, 0, 0)), "B": ((2, 
 """Positions of the four quad-pairs of a warp in a tile of the forms X4; quad-pairs of the same row share their part of A."""
 
 
+@functools.cache
 def _factor(operand: str, order: str, warp: bool) -> LaneMap:
     tile = {"A": (8, 4), "B": (4, 8)}[operand]
     if warp:
@@ -53,6 +55,7 @@ def _factor(operand: str, order: str, warp: bool) -> LaneMap:
     return LaneMap.along(tile, (_LOW[key], *(_GRID[operand] if warp else ()), _HIGH[operand]), (_VALUES[key],))
 
 
+@functools.cache
 def _accumulator(result: DType, warp: bool) -> LaneMap:
     tile = (16, 16) if warp else (8, 8)
     return LaneMap.along(tile, (*_C_LOW[result], *(_GRID["C"] if warp else ()), (2, 0, 4)), _C_VALUES[result])

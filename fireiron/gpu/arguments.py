@@ -20,6 +20,12 @@ from fireiron.values.strides import addresses_are_distinct, symbolic_strides
 from fireiron.values.tensor import MatrixLayout, Tensor
 
 
+def overlapping(output: str, other: str) -> LaunchError:
+    """Return the error of an output that shares memory with another array."""
+    hint = "pass another array and exchange the two after the call: other threads may read elements after they are written"
+    return LaunchError(f"{output} overlaps {other} in memory, but kernels make no updates in place", hint=hint)
+
+
 def output_names(spec: Spec) -> tuple[str, ...]:
     """Return the names of the outputs in messages: `out` for a single output, otherwise the names of the operands."""
     return ("out",) if len(spec.outputs) == 1 else spec.outputs

@@ -24,6 +24,7 @@ from fireiron.gpu.arguments import (
     in_order,
     misaligned,
     new_on_host,
+    overlapping,
     require_sizes,
     returned,
     solve_symbols,
@@ -424,7 +425,7 @@ class CompiledKernel(Displayed):
                 raise misaligned(name, buffer, array.ctypes.data)
         for first, second in itertools.combinations(named, 2):
             if second in spec.outputs and numpy.shares_memory(given[first], given[second]):
-                raise LaunchError(f"{named[second]} overlaps {named[first]} in memory", hint="pass another array")
+                raise overlapping(named[second], named[first])
 
     # ------------------------------------------------------------------------------------------ the GPU
 

@@ -26,6 +26,7 @@ from fireiron.gpu.arguments import (
     keeps_elements,
     misaligned,
     output_names,
+    overlapping,
     reads_output,
     returned,
     share_memory,
@@ -165,7 +166,7 @@ class _Plan:
                 raise misaligned(name, buffer, address)
         for place, before in self._apart:
             if share_memory(self.views[before], addresses[before], self.views[place], addresses[place]):
-                raise LaunchError(f"{self.names[place]} overlaps {self.names[before]} in memory", hint="pass another array")
+                raise overlapping(self.names[place], self.names[before])
 
     def placed(self, addresses: Sequence[int]) -> Sequence[int]:
         """Return the addresses in the order of the kernel's parameters."""

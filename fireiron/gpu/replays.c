@@ -1,7 +1,7 @@
 /* Replay calls: repeat the launches of a recorded call for other tensors with the same signature.
 
    `fireiron.gpu.replays` records a call and describes it, see `Replays.add`. This module looks it up and replays it; only the allocation of
-   results runs Python code. Tensors are read by the C exchange API of DLPack, which PyTorch has since 2.10. This module checks no legality:
+   results calls PyTorch. Tensors are read by the C exchange API of DLPack, which PyTorch has since 2.10. This module checks no legality:
    calls that were not recorded, and calls with unusual arguments, are returned to the caller, which executes them normally.
 
    Sources: https://dmlc.github.io/dlpack/latest/c_api.html; CUDA Driver API, Execution Control, Memory Management, Context Management,
@@ -49,7 +49,7 @@ static struct {
 
 static const Exchange *exchange;
 static PyObject *tensor_types;  /* the types whose objects are plain tensors */
-static PyObject *is_recording_gradients;
+static PyObject *is_recording_gradients, *dispatch_modes;
 static PyObject *requires_grad, *is_neg;  /* names */
 
 /* ------------------------------------------------------------------------------------------------ recorded calls */
@@ -82,7 +82,7 @@ typedef struct {
     int32_t device;
     void *context;
     int arrays, made, results, several, launches;
-    PyObject *maker[MOST_MADE];
+    PyObject *maker[MOST_MADE], *quick[MOST_MADE];
     int result[MOST_MADE];
     uint64_t span[MOST_ARRAYS];
     Launch launch[MOST_LAUNCHES];
@@ -107,7 +107,7 @@ typedef struct {
 static void free_recipe(Recipe *recipe)
 {
     if (recipe == NULL) return;
-    for (int i = 0; i < recipe->made; i++) Py_XDECREF(recipe->maker[i]);
+    for (int i = 0; i < recipe->made; i++) { Py_XDECREF(recipe->maker[i]); Py_XDECREF(recipe->quick[i]); }
     for (int i = 0; i < recipe->launches; i++) {
         Launch *launch = &recipe->launch[i];
         for (int j = 0; launch->parameter != NULL && j < launch->parameters; j++) {
@@ -393,11 +393,24 @@ static int encode_all(const Recipe *recipe, const Call *call)
     return 1;
 }
 
+/* Whether quick functions may allocate: on the GPU of the current context, and if nothing watches PyTorch's operators. */
+static int is_quick(const Recipe *recipe)
+{
+    void *current = NULL;
+    if (recipe->made == 0 || dispatch_modes == NULL || driver.current(&current) || current != recipe->context) return 0;
+    PyObject *modes = PyObject_CallNoArgs(dispatch_modes);
+    int none = modes != NULL && PyLong_CheckExact(modes) && PyLong_AsLong(modes) == 0;
+    if (modes == NULL) PyErr_Clear();
+    Py_XDECREF(modes);
+    return none;
+}
+
 static int make_all(const Recipe *recipe, Call *call, PyObject **made)
 {
+    int quick = is_quick(recipe);
     for (int i = 0; i < recipe->made; i++) {
         Tensor tensor;
-        made[i] = PyObject_CallNoArgs(recipe->maker[i]);
+        made[i] = PyObject_CallNoArgs(quick && recipe->quick[i] != NULL ? recipe->quick[i] : recipe->maker[i]);
         if (made[i] == NULL || exchange->read(made[i], &tensor)) return 0;
         call->address[call->arrays++] = (uint64_t)tensor.data + tensor.offset;
     }
@@ -548,7 +561,8 @@ static int launch_from(PyObject *description, int arrays, Launch *launch, int *c
     return 0;
 }
 
-/* Read a recipe from the description by `fireiron.gpu.replays`: (device, context, makers, results, several, spans, launches). */
+/* Read a recipe from the description by `fireiron.gpu.replays`: (device, context, makers, results, several, spans, launches). A maker is a
+   function that allocates a tensor, or a pair with a quick function, which allocates the same tensor on the GPU of the current context. */
 static Recipe *recipe_from(PyObject *description)
 {
     PyObject *makers, *results, *spans, *launches;
@@ -563,8 +577,12 @@ static Recipe *recipe_from(PyObject *description)
     recipe->context = (void *)(uintptr_t)context;
     if (numbers_into(spans, MOST_ARRAYS, recipe->span, &recipe->arrays) || numbers_into(results, MOST_MADE, places, &recipe->results)) goto wrong;
     if (PyTuple_GET_SIZE(makers) > MOST_MADE || PyTuple_GET_SIZE(launches) > MOST_LAUNCHES) goto wrong;
-    for (; recipe->made < PyTuple_GET_SIZE(makers); recipe->made++)
-        recipe->maker[recipe->made] = Py_NewRef(PyTuple_GET_ITEM(makers, recipe->made));
+    for (; recipe->made < PyTuple_GET_SIZE(makers); recipe->made++) {
+        PyObject *maker = PyTuple_GET_ITEM(makers, recipe->made);
+        int several = PyTuple_CheckExact(maker) && PyTuple_GET_SIZE(maker) == 2;
+        recipe->maker[recipe->made] = Py_NewRef(several ? PyTuple_GET_ITEM(maker, 0) : maker);
+        recipe->quick[recipe->made] = several ? Py_NewRef(PyTuple_GET_ITEM(maker, 1)) : NULL;
+    }
     for (int i = 0; i < recipe->results; i++) {
         if (places[i] >= (uint64_t)recipe->made) goto wrong;
         recipe->result[i] = (int)places[i];
@@ -674,16 +692,16 @@ static PyTypeObject replays_type = {
 
 /* ------------------------------------------------------------------------------------------------ the module */
 
-PyDoc_STRVAR(configure_doc, "configure(exchange, types, gradients, functions): DLPack's exchange API in a capsule, the types of plain "
-                            "tensors, whether gradients are on, and addresses of the driver's functions.");
+PyDoc_STRVAR(configure_doc, "configure(exchange, types, gradients, functions, modes=None): DLPack's exchange API in a capsule, the types of "
+                            "plain tensors, whether gradients are on, addresses of the driver's functions, and the number of dispatch modes.");
 
 static PyObject *configure(PyObject *module, PyObject *given)
 {
     (void)module;
-    PyObject *capsule, *types, *gradients;
+    PyObject *capsule, *types, *gradients, *modes = Py_None;
     unsigned long long at[9];
-    if (!PyArg_ParseTuple(given, "OO!O(KKKKKKKKK)", &capsule, &PyTuple_Type, &types, &gradients, at, at + 1, at + 2, at + 3,
-                          at + 4, at + 5, at + 6, at + 7, at + 8))
+    if (!PyArg_ParseTuple(given, "OO!O(KKKKKKKKK)|O", &capsule, &PyTuple_Type, &types, &gradients, at, at + 1, at + 2, at + 3,
+                          at + 4, at + 5, at + 6, at + 7, at + 8, &modes))
         return NULL;
     const Exchange *found = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     if (found == NULL) return NULL;
@@ -694,6 +712,7 @@ static PyObject *configure(PyObject *module, PyObject *given)
     memcpy(&driver, at, sizeof driver);
     Py_XSETREF(tensor_types, Py_NewRef(types));
     Py_XSETREF(is_recording_gradients, Py_NewRef(gradients));
+    Py_XSETREF(dispatch_modes, modes == Py_None ? NULL : Py_NewRef(modes));
     Py_RETURN_NONE;
 }
 

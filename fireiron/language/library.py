@@ -74,12 +74,16 @@ def team_files() -> Mapping[str, Path]:
 
     Raises: an `ArgumentError` if the folder does not exist.
     """
-    return {name: path for name, path in _files_of_folder().items() if name not in names()}
+    files = _files_of_folder()
+    known = names() if files else ()
+    return {name: path for name, path in files.items() if name not in known}
 
 
 def ambiguous_files() -> Mapping[str, Path]:
     """Return the files of the folder in `FIREIRON_STRATEGIES` that have the name of a strategy of the library."""
-    return {name: path for name, path in _files_of_folder().items() if name in names()}
+    files = _files_of_folder()
+    known = names() if files else ()
+    return {name: path for name, path in files.items() if name in known}
 
 
 def require_unambiguous(argument: str) -> None:

@@ -120,7 +120,7 @@ EIGHT_BITS: Final = MatrixArithmetic(32, 13)
 """8-bit floats on Hopper."""
 
 LAST_PLACES: Final[Mapping[str, float]] = {
-    "cos": 2, "exp": 2, "exp2": 4, "log": 1, "log2": 1, "erf": 2, "rsqrt": 2, "sin": 2, "tanh": 2, "sqrt": 0.5,
+    "cos": 2, "exp": 2, "exp2": 4, "log": 1, "log1p": 1, "log2": 1, "erf": 2, "rsqrt": 2, "sin": 2, "tanh": 2, "sqrt": 0.5,
 }  # fmt: skip
 """Errors of float32 functions in units in the last place. `exp2` is ex2.approx, whose relative error is 2^-22."""
 
@@ -859,7 +859,8 @@ def _clamped_to_domain(name: str, values: Any) -> Any:
     """Clamp values that leave a function's domain only because of the error."""
     import numpy
 
-    return numpy.maximum(values, 0.0) if name in ("sqrt", "rsqrt", "log", "log2") else values
+    least = {"sqrt": 0.0, "rsqrt": 0.0, "log": 0.0, "log2": 0.0, "log1p": -1.0}.get(name)
+    return values if least is None else numpy.maximum(values, least)
 
 
 def _function_rounding(name: str, argument: Any, result: Any, wide: DType) -> Any:

@@ -10,6 +10,11 @@ from fireiron.puzzles.puzzle import Puzzle
 _ROWS = "order=RowMajor"
 _HALF = f"dtype=float16, c_dtype=float16, {_ROWS}"
 
+_STAGED = """    .load(A, SH, Move.coalesced_copy(8).done()).swizzle_storage()
+    .load(B, SH, Move.coalesced_copy(8).done()).swizzle_storage()"""
+_FRAGMENTS = """    .tile(32, 32).to(Warp).split(16).load(A, RF, Move.done()).load(B, RF, Move.done())
+    .tile(16, 16).mma_tile().done()"""
+
 PUZZLES: Final = (
     Puzzle(
         title="Add two vectors",
@@ -23,6 +28,7 @@ problem = add(m=1000, dtype=float32)""",
             "A float32 has 4 bytes. How many elements does a thread need for 16 bytes?",
             'load("X", RF, Move.done()) copies the tile of a thread to registers, in vectors.',
         ),
+        solution='add.tile(m=1024).to(Block).tile(m=4).to(Thread).load("X", RF, Move.done()).load("Y", RF, Move.done()).done()',
     ),
     Puzzle(
         title="Sum the rows of a matrix",
@@ -43,6 +49,7 @@ problem = row_sum(m=50, n=512, dtype=float32)""",
             "Move.tile(1, 512).to(Warp) gives a row to a warp; .tile(1, 4).to(Lane) gives four adjacent elements to a lane.",
             "done() reduces the registers of a warp by shuffles.",
         ),
+        solution='row_sum.tile(m=4).to(Block).load("X", RF, Move.tile(1, 512).to(Warp).tile(1, 4).to(Lane).done()).done()',
     ),
     Puzzle(
         title="Transpose a matrix",
@@ -58,6 +65,11 @@ problem = transpose(m=96, n=160, dtype=float32)""",
             'step("copy", Move...) gives the strategy of a step. Its Move reads shared memory, and has the shape of Y.',
             "A column of 32 float32 values is in one bank if a row has 32 of them. pad(1) makes the rows longer.",
         ),
+        solution="""(
+    transpose.tile(m=32, n=32).to(Block)
+    .load("X", SH, Move.tile(1, 1).to(Thread).done()).pad(1)
+    .step("copy", Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).done()
+)""",
     ),
     Puzzle(
         title="Softmax of rows",
@@ -82,6 +94,7 @@ problem = softmax(m=10, n=256, dtype=float32)""",
             "As in puzzle 2, the copy to registers decides which lane has which elements.",
             "Temporaries are distributed like the operands that they are computed from.",
         ),
+        solution='softmax.tile(m=4).to(Block).load("X", RF, Move.tile(1, 256).to(Warp).tile(1, 4).to(Lane).done()).done()',
     ),
     Puzzle(
         title="Multiply through shared memory",
@@ -94,6 +107,7 @@ problem = softmax(m=10, n=256, dtype=float32)""",
             "split(8) before the tiles of threads makes a loop over k for the whole block; load(A, SH) and load(B, SH) come after it.",
             "The barriers are inferred: one after the copies, one before the next copies.",
         ),
+        solution="MatMul.tile(32, 32).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(1, 1).to(Thread).split(1).done()",
     ),
     Puzzle(
         title="Registers",
@@ -108,6 +122,14 @@ problem = softmax(m=10, n=256, dtype=float32)""",
             "Coalesced copies of four elements: load(A, SH, Move.coalesced_copy(4).done()).",
             "Strided((4, 64), (4, 64)): a thread has four rows and four more at an offset of 64; to_col_major() stores A by columns.",
         ),
+        solution="""(
+    MatMul.tile(128, 128).to(Block).epilog(RF).split(8)
+    .load(A, SH, Move.coalesced_copy(4).done()).to_col_major().pad(4)
+    .load(B, SH, Move.coalesced_copy(4).done())
+    .tile(64, 32).to(Warp).tile(Strided((4, 32), (4, 16))).to(Lane).split(1)
+    .load(A, RF, Move.tile(4, 1).done()).load(B, RF, Move.tile(1, 4).done())
+    .tile(1, 1).done()
+)""",
     ),
     Puzzle(
         title="Tensor cores",
@@ -124,6 +146,11 @@ problem = softmax(m=10, n=256, dtype=float32)""",
             "Move.done() to RF uses the register layout of the instruction.",
             "swizzle_storage() after load(A, SH, ...) places the rows of a fragment in different banks.",
         ),
+        solution=f"""(
+    MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32)
+{_STAGED}
+{_FRAGMENTS}
+)""",
     ),
     Puzzle(
         title="A software pipeline",
@@ -143,6 +170,11 @@ problem = softmax(m=10, n=256, dtype=float32)""",
             NoWarnings(("banks",)),
         ),
         hints=("A refinement of split(32) gives the shared tiles several stages.", "pipeline(3): two copies run ahead."),
+        solution=f"""(
+    MatMul.tile(64, 64).to(Block).epilog(RF, float32).split(32).pipeline(3)
+{_STAGED}
+{_FRAGMENTS}
+)""",
     ),
     Puzzle(
         title="A fused epilogue",
@@ -161,6 +193,11 @@ problem = layer(m=128, n=64, k=64)""",
             "The start gives the step a strategy of MatMul. It can be any that you know, also one with split, load and mma_tile.",
             "The accumulators of the step are in registers as the instruction has them, and the epilogue follows.",
         ),
+        solution=f"""layer.tile(m=64, n=64).to(Block).step("product", (
+    MatMul.split(32)
+{_STAGED}
+{_FRAGMENTS}
+)).done()""",
     ),
     Puzzle(
         title="Hopper",
@@ -176,5 +213,10 @@ problem = layer(m=128, n=64, k=64)""",
             "TMA needs a circular buffer of stages, and a warp that fills it.",
             "Two refinements of split(64): pipeline(stages) and warp_specialize().",
         ),
+        solution="""(
+    MatMul.tile(128, 64).to(Block).epilog(RF, float32)
+    .split(64).pipeline(3).warp_specialize().load(A, SH, Move.done()).load(B, SH, Move.done())
+    .tile(64, 64).to(Warpgroup).done()
+)""",
     ),
 )

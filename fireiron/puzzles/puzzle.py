@@ -30,6 +30,7 @@ class Puzzle:
         target: the architecture.
         goals: what a solution must reach, in addition to a correct result without errors of `check`.
         hints: from the first to the last, each more specific.
+        solution: Python code of a strategy that reaches the goals.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Puzzle:
     target: str
     goals: tuple[Goal, ...]
     hints: tuple[str, ...]
+    solution: str
 
     @property
     def problem(self) -> Spec:

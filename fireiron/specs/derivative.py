@@ -127,6 +127,7 @@ _RULES: Final[Mapping[str, Callable[..., tuple[Value, ...]]]] = {
     "exp2": lambda value: (_product(LN_2, _of("exp2", value)),),
     "floor": lambda value: (ZERO,),
     "log": lambda value: (_inverse(value),),
+    "log1p": lambda value: (_inverse(_of("+", ONE, value)),),
     "log2": lambda value: (_inverse(_of("*", LN_2, value)),),
     "max": _larger,
     "min": lambda left, right: _larger(right, left),

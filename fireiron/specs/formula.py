@@ -59,8 +59,8 @@ from fireiron.values.affine import affine_text, digit_text
 
 FUNCTIONS: Final[Mapping[str, int]] = {
     "abs": 1, "bits": 1, "clamp": 3, "cos": 1, "e2m1": 1, "e8m0": 1, "erf": 1, "exp": 1, "exp2": 1, "floor": 1, "from_bits": 1, "gelu": 1,
-    "int32": 1, "log": 1, "log2": 1, "max": 2, "min": 2, "mulhi": 2, "philox": 2, "relu": 1, "round": 1, "rsqrt": 1, "sigmoid": 1,
-    "silu": 1, "sin": 1, "sqrt": 1, "tanh": 1, "tanh_approx": 1, "uniform": 2, "where": 3,
+    "int32": 1, "log": 1, "log1p": 1, "log2": 1, "max": 2, "min": 2, "mulhi": 2, "philox": 2, "relu": 1, "round": 1, "rsqrt": 1,
+    "sigmoid": 1, "silu": 1, "sin": 1, "sqrt": 1, "tanh": 1, "tanh_approx": 1, "uniform": 2, "where": 3,
 }  # fmt: skip
 """Functions of elements, with the number of their arguments; `where` takes a condition and two values."""
 

@@ -598,7 +598,7 @@ def _functions() -> Mapping[tuple[str, int], Callable[..., Any]]:
     return {
         ("+", 2): numpy.add, ("-", 2): numpy.subtract, ("*", 2): numpy.multiply, ("/", 2): numpy.divide, ("-", 1): numpy.negative,
         ("abs", 1): numpy.abs, ("exp", 1): numpy.exp, ("exp2", 1): exp2, ("log", 1): numpy.log, ("log2", 1): numpy.log2,
-        ("max", 2): LARGER, ("min", 2): SMALLER, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
+        ("log1p", 1): numpy.log1p, ("max", 2): LARGER, ("min", 2): SMALLER, ("sqrt", 1): numpy.sqrt, ("tanh", 1): numpy.tanh,
         ("tanh_approx", 1): numpy.tanh,
         ("relu", 1): lambda x: LARGER(x, 0), ("rsqrt", 1): lambda x: 1 / numpy.sqrt(x), ("erf", 1): _erf,
         ("sigmoid", 1): lambda x: 1 / (1 + numpy.exp(-x)), ("silu", 1): lambda x: x / (1 + numpy.exp(-x)),

@@ -1,4 +1,4 @@
-"""Integers of a graph that a formula computes from coordinates, constants and conditions. Formulas have 32-bit integers and float32."""
+"""Integers of a graph that a formula computes from coordinates, constants, conditions and bytes, in 32 bits or exact in float32."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, FLOATS, VIEWS, name_of, type_of
+from fireiron.torch_backend.operations import COPIES, FLOATS, VIEWS, is_inlined, name_of, type_of
 
 Range = tuple[int, int]
 """The least and the greatest value that an integer may have."""
@@ -22,6 +22,13 @@ LEAST: Final[Mapping[str, int]] = {"torch.uint8": 0, "torch.int8": -(1 << 7), "t
 
 GREATEST: Final[Mapping[str, int]] = {"torch.uint8": (1 << 8) - 1, "torch.int8": (1 << 7) - 1, "torch.int16": (1 << 15) - 1}
 """The greatest value of a short type."""
+
+
+BYTES: Final = ("torch.uint8", "torch.int8")
+"""Integers of arrays that a formula reads: all values are exact in float32."""
+
+WORDS: Final = ("torch.int32", "torch.int64")
+"""Integers of arrays that a formula compares, or converts to float32: the range of others is unknown."""
 
 
 def is_integer(node: Any) -> bool:
@@ -60,11 +67,13 @@ def _range(node: Any) -> Range:
         return min(ends), max(ends)
     if name in ("full", "scalar_tensor"):
         return range_of(arguments[-1] if name == "full" else arguments[0])
-    if name in (*VIEWS, *COPIES):
+    if name in COPIES or (name in VIEWS and is_inlined(node)):
         return range_of(arguments[0])
     if name == "where":
         ranges = [range_of(one) for one in arguments[1:]]
         return min(least for least, _ in ranges), max(greatest for _, greatest in ranges)
+    if type_of(node) in BYTES and not is_inlined(node):
+        return LEAST[type_of(node)], GREATEST[type_of(node)]
     if name in CORNERS and not node.kwargs:
         values = [CORNERS[name](*corner) for corner in itertools.product(*map(range_of, arguments))]
         return min(values), max(values)
@@ -81,4 +90,4 @@ CORNERS: Final[Mapping[str, Callable[..., int]]] = {
 }
 """Functions whose extremes over ranges are among those of the ends of the ranges."""
 
-__all__ = ["EXACT", "check_type", "is_integer", "range_of"]
+__all__ = ["BYTES", "CONDITION", "EXACT", "WORDS", "check_type", "is_integer", "range_of"]

@@ -51,9 +51,12 @@ def _series(x: str, coefficients: Iterable[float]) -> str:
     return f"{x} * {text}"
 
 
-def log1p(x: str) -> str:
-    """Return log(1 + x) without cancellation: by 12 terms of its series near 0, without a division (error at most 3e-7)."""
-    return f"where(abs({x}) < 0.25, {_series(x, ((-1) ** (term + 1) / term for term in range(1, 13)))}, log(1 + {x}))"
+def softplus(x: str, power: str) -> str:
+    """Return log1p(exp(x)) for a step `power` with exp(-abs(x)): the larger of x and 0, and a polynomial (error at most 3e-7).
+
+    It takes half of the instructions of log1p, and no branch. The result is infinite where exp(x) is.
+    """
+    return f"where({x} >= {OVERFLOWS}, inf, where({x} < 0, 0, {x}) + {_series(power, LOG1P)})"
 
 
 def expm1(x: str) -> str:
@@ -92,6 +95,15 @@ def _closes(text: str) -> bool:
     return text.startswith("(") and depths[-1] == 0 and min(depths[:-1]) > 0
 
 
+OVERFLOWS: Final = 88.72284
+"""The least float32 whose exponential is infinite."""
+
+LOG1P: Final = (
+    0.9999999403953552, -0.4999949336051941, 0.3331909775733948, -0.2484298199415207, 0.19106006622314453, -0.13663245737552643,
+    0.07822594046592712, -0.029505226761102676, 0.005232690367847681,
+)  # fmt: skip
+"""Coefficients of log1p(t) / t from 0 to 1, with the least largest relative error: 3e-8, and at most 2.1e-7 in float32."""
+
 NUMBER: Final = r"\d+(\.\d*)?(e[-+]?\d+)?"
 """A constant as text."""
 
@@ -102,7 +114,7 @@ COPIES: Final = ("convert_element_type", "_to_copy", "clone", "alias")
 FUNCTIONS: Final[Mapping[str, Text]] = {
     **{
         name: (lambda x, name=name: f"{name}({x})")
-        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log2", "rsqrt", "sin", "sqrt", "tanh")
+        for name in ("abs", "cos", "erf", "exp", "exp2", "floor", "log", "log1p", "log2", "rsqrt", "sin", "sqrt", "tanh")
     },
     "add": lambda x, y, alpha="1": f"{x} + {y}" if alpha == "1" else f"{x} + {alpha} * {y}",
     "sub": lambda x, y, alpha="1": f"{x} - {y}" if alpha == "1" else f"{x} - {alpha} * {y}",
@@ -117,7 +129,6 @@ FUNCTIONS: Final[Mapping[str, Text]] = {
     "clamp": clamp, "clamp_min": clamp, "clamp_max": lambda x, most: clamp(x, None, most),
     "maximum": lambda x, y: f"where({x} < {y} or {y} != {y}, {y}, {x})",
     "minimum": lambda x, y: f"where({x} > {y} or {y} != {y}, {y}, {x})",
-    "log1p": log1p,
     "expm1": expm1,
     "where": lambda condition, x, y: f"where({condition}, {x}, {y})",
     **dict.fromkeys(COPIES, lambda x: x),
@@ -144,7 +155,7 @@ EXTREMES: Final = {"max": "amax", "min": "amin", "argmax": "amax", "argmin": "am
 OF_SEVERAL: Final = ("var_mean", "max", "min")
 """Operations with two results."""
 
-REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "log1p", "expm1", "isnan")
+REPEATING: Final = ("pow", "square", "relu", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "expm1", "isnan")
 """Operations whose text contains an operand several times, which is a step then, so that it is computed once."""
 
 SCANS: Final = {"cumsum": "cumsum", "cumprod": "cumprod"}
@@ -177,6 +188,8 @@ def is_float(node: Any) -> bool:
 def is_inlined(node: Any) -> bool:
     """Whether readers of a node compute it themselves: views, constants, coordinates, conditions and functions of integers."""
     name = name_of(node)
+    if name in VIEWS and type_of(node) != type_of(node.args[0]):
+        return False  # the bits of the elements as another type
     if name == "as_strided":
         return _is_packed(node)
     if name in (*FUNCTIONS, *CONDITIONS):

@@ -39,7 +39,7 @@ def results_of(text: str) -> list[tuple[tuple[int, ...], str]]:
 
 def run(arrays: Sequence[Any], text: str) -> list[Any]:
     """Launch the kernel of a region on tensors."""
-    results = program_of(text)(*arrays)
+    results = program_of(text)(*map(as_bytes, arrays))
     return list(results) if isinstance(results, tuple) else [results]
 
 
@@ -50,10 +50,18 @@ def simulate(arrays: Sequence[Any], text: str) -> list[Any]:
     return [_from_numpy(result) for result in (results if isinstance(results, tuple) else (results,))]
 
 
+def as_bytes(tensor: Any) -> Any:
+    """Return the bytes of conditions, which are 0 or 1, and other tensors unchanged."""
+    import torch
+
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
 def as_numpy(tensor: Any) -> Any:
     """Return a tensor as an array of NumPy, which has bfloat16 by another package."""
     import torch
 
+    tensor = as_bytes(tensor)
     if tensor.dtype != torch.bfloat16:
         return tensor.detach().numpy()
     return tensor.detach().view(torch.int16).numpy().view(bfloat16.to_numpy())
@@ -92,4 +100,4 @@ def operator() -> Any:
     return torch.ops.fireiron.derived.default
 
 
-__all__ = ["as_numpy", "operator", "program_of", "register", "results_of", "text_of"]
+__all__ = ["as_bytes", "as_numpy", "operator", "program_of", "register", "results_of", "text_of"]

@@ -9,6 +9,7 @@ from typing import Any, Final
 import attrs
 
 from fireiron.cost.constants import CONSTANTS
+from fireiron.cost.functions import delay_us, instructions, instructions_us
 from fireiron.derive.default import FEW
 from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
@@ -21,7 +22,7 @@ from fireiron.torch_backend import attention
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
-from fireiron.torch_backend.operator import as_numpy, operator, program_of, text_of
+from fireiron.torch_backend.operator import as_bytes, as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
 from fireiron.torch_backend.stating import Stated, Statement
@@ -36,16 +37,15 @@ FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather"
 
 
 SLOWER: Final = 1.6
-"""Least ratio of a predicted time to that of the bytes at which a region is left: Inductor's kernels mostly reach the bandwidth."""
+"""Least ratio of a predicted time to that of Inductor's kernel at which a region is left. Inductor's kernels mostly reach the bandwidth or
+the rate of instructions. The model predicts up to 1.54 times the time of rows (2026-11-30, H200), so a lower ratio would leave faster
+kernels."""
 
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
 
-TRANSCENDENTAL: Final = frozenset(("exp", "exp2", "log", "log2", "log1p", "expm1", "tanh", "erf", "sin", "cos", "sigmoid"))
-"""Functions of many instructions."""
-
-MOST_CALLS: Final = 4
-"""Transcendental functions of an epilogue. Six took 217 us, three 31 us; the cost model counts none (2026-11-30, H200, 1024 x 8192)."""
+LANES: Final = 128
+"""Threads of a warpgroup, which share a tile of `wm` x `wn` results."""
 
 FEWEST: Final = 3
 """Candidates of the derivation of a product without its epilogue."""
@@ -121,21 +121,23 @@ class Rewriting:
         gpu = Facts(answer.spec, answer.target).gpu
         bandwidth = gpu.memory_gb_s * 1000 * CONSTANTS.read_share
         moved = sum(map(_bytes, {*(node for node, _ in stated.arrays.values()), *stated.results.values()})) / bandwidth
+        count = instructions(stated.definition.fused_definition, stated.sizes)
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
-            least = CONSTANTS.launch_us + moved
+            least = CONSTANTS.launch_us + max(moved, instructions_us(count, gpu))
             if answer.us > SLOWER * least + SHORT:
-                raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes take {least:.3g} us")
+                raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes and functions take {least:.3g} us")
             return
-        calls = sum(name_of(node) in TRANSCENDENTAL for node in region.nodes)
-        if calls > MOST_CALLS:
-            raise CannotStateError(f"an epilogue with {calls} transcendental functions, at most {MOST_CALLS}")
         (product,) = products
+        values = answer.chosen.values
+        per_thread = values.get("wm", 1) * values.get("wn", 1) // LANES
+        together = answer.us + delay_us(count, product.meta["val"].numel(), per_thread, gpu)
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
         operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
-        apart = plain.us + CONSTANTS.launch_us + max(moved - operands, 0) + 2 * _bytes(product) / bandwidth
-        if answer.us > apart:
-            raise CannotStateError(f"{answer.us:.3g} us predicted, {apart:.3g} us for the product and a kernel after it")
+        after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
+        apart = plain.us + CONSTANTS.launch_us + after
+        if together > apart:
+            raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and a kernel after it")
 
     def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
         """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
@@ -194,8 +196,6 @@ class Rewriting:
         names = [name_of(node) for node in region.nodes]
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
-        if "log1p" in names and not set(names) - {*FUNCTIONS, ""}:
-            raise CannotStateError("log1p of elements: CUDA has a function that takes three quarters of the time of a formula")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
@@ -216,9 +216,9 @@ class Rewriting:
             for name in of.inputs:
                 node, shape = stated.arrays[name]
                 like = node.meta["val"]
-                meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape)
+                meta = as_bytes(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape))
                 arrays.append(
-                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=like.dtype)) if device is None else Described(meta, device)
+                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=meta.dtype)) if device is None else Described(meta, device)
                 )
         spec = of.spec(*arrays)
         target = self.options.target or target_of(device)

@@ -15,7 +15,7 @@ import attrs
 
 from fireiron.specs.fused import Fused
 from fireiron.torch_backend.dims import Axes, Axis, CannotStateError, Dims
-from fireiron.torch_backend.integers import EXACT, check_type, is_integer, range_of
+from fireiron.torch_backend.integers import BYTES, CONDITION, EXACT, WORDS, check_type, is_integer, range_of
 from fireiron.torch_backend.operations import (
     CONDITIONS,
     COPIES,
@@ -31,6 +31,7 @@ from fireiron.torch_backend.operations import (
     is_inlined,
     name_of,
     number,
+    softplus,
     sources_of,
     type_of,
     users_of,
@@ -161,7 +162,7 @@ class Statement:
         if node in self.values:
             return self.values[node]
         name = name_of(node)
-        if name in VIEWS:
+        if name in VIEWS and is_inlined(node):
             return self._viewed(node, name)
         if name == "full":
             text = number(node.args[1])
@@ -174,15 +175,14 @@ class Statement:
 
     def _array(self, node: Any) -> Value:
         """Return the elements of an array that the definition reads."""
-        if type_of(node) not in FLOATS:
+        if type_of(node) not in (*FLOATS, *BYTES, *WORDS, CONDITION):
             raise CannotStateError(f"an operand of {type_of(node).removeprefix('torch.')}")
         check_strides(node)
         axes = self.dims.of_shape(shape_of(node))
         name = f"r{len(self.reads)}"
         self.reads.append((name, Read(node, axes)))
-        if not any(axes):
-            return Value(lambda: f"{{{name}}}", axes, name)
-        return Value(lambda: f"{{{name}}}[{self.index(axes)}]", axes, name)
+        value = Value(lambda: f"{{{name}}}[{self.index(axes)}]" if any(axes) else f"{{{name}}}", axes, name)
+        return Value(lambda: f"{value.text()} != 0", axes) if type_of(node) == CONDITION else value
 
     def _coordinate(self, node: Any) -> Value:
         (length,), options = node.args, node.kwargs
@@ -261,7 +261,7 @@ class Statement:
         """Return the elements of an elementwise node as a text, without a step."""
         check_type(node)
         operands = node.args[:1] if name in COPIES else node.args
-        given = [self.value(one) if one is not None else None for one in operands]
+        given = [self._operand(node, one, place) if one is not None else None for place, one in enumerate(operands)]
         options = {key: number(one) for key, one in node.kwargs.items() if key == "alpha"}
         if name in REPEATING:
             given = [one if one is None else self._as_step(one) for one in given]
@@ -269,11 +269,28 @@ class Statement:
         axes = self._broadcast(values, node)
         if name in COPIES:
             return attrs.evolve(self._copied(node, values[0]), axes=axes)
+        if name == "log1p" and name_of(node.args[0]) == "exp" and node.args[0] in self.values:
+            return attrs.evolve(self._softplus(self.value(node.args[0].args[0])), axes=axes)
         if name == "div":
             given[1] = self._divisor(node, values[1])
             name = "mul" if given[1] is not values[1] else name
         function = CONDITIONS[name] if type_of(node) == "torch.bool" and name in CONDITIONS else FUNCTIONS[name]
         return Value(lambda: function(*(None if one is None else one.factor() for one in given), **options), axes)
+
+    def _operand(self, node: Any, given: Any, place: int) -> Value:
+        """Return an operand of a function of elements, as a number of the type in which the function computes; a condition is 1 or 0."""
+        value, name = self.value(given), name_of(node)
+        if not hasattr(given, "op") or type_of(node) == CONDITION or (name, place) == ("where", 0):
+            return value
+        if type_of(given) == CONDITION and name not in COPIES:
+            value = Value(lambda text=value.text: f"where({text()}, 1, 0)", value.axes)
+        return _as_float(value) if is_integer(given) and not is_integer(node) else value
+
+    def _softplus(self, value: Value) -> Value:
+        """Return log1p(exp(x)) for a value x."""
+        value = self._as_step(value)
+        power = self._step(f"t{len(self.targets)}", value.axes, lambda: f"exp(0 - abs({value.text()}))")
+        return Value(lambda: softplus(value.text(), power.text()), value.axes)
 
     def _divisor(self, node: Any, value: Value) -> Value:
         """Return the reciprocal of a divisor that several elements share, such as a sum of a row, as a step: one division instead of many.
@@ -369,6 +386,8 @@ class Statement:
         """Return the operand of a sum or scan; a condition is 1 or 0. Raises: `CannotStateError` if a sum of integers may be inexact."""
         given = node.args[0]
         value, is_condition = self.value(given), type_of(given) == "torch.bool"
+        if is_integer(given):
+            range_of(given)
         if is_integer(node) and name_of(node) in ("sum", "prod", *SCANS):
             count = math.prod(shape_of(given))
             if max(map(abs, range_of(given))) * count > EXACT or name_of(node) in ("prod", "cumprod"):
@@ -385,6 +404,8 @@ class Statement:
         """State a maximum or minimum along an axis, and its first position if others read it."""
         if len(node.args) < 2 or not isinstance(node.args[1], int):
             raise CannotStateError("an extreme of all elements")
+        if is_integer(node.args[0]):
+            range_of(node.args[0])
         value, keep = self.value(node.args[0]), bool(node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False))
         places, shown = [node.args[1] % len(value.axes)], _FirstResult(node)
         value = self._as_step(value)
@@ -575,6 +596,11 @@ class _FirstResult:
 
     def __init__(self, node: Any) -> None:
         self.args, self.name, self.users = node.args, node.name, node.users
+
+
+def _as_float(value: Value) -> Value:
+    """Return an integer as a float: products of integers would be 32-bit integers, which overflow."""
+    return Value(lambda: f"{value.factor()} * 1.0", value.axes)
 
 
 def _dim(dim: int) -> str:

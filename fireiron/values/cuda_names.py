@@ -59,8 +59,8 @@ FUNCTIONS: Final = (
 """Functions that every compilation unit declares, so that no kernel can have their names."""
 
 PRINTED: Final = _words("""
-    abs llabs min max fma fmaf fabs fabsf fmax fmaxf fmin fminf cos cosf erf erff exp expf exp2 exp2f floor floorf log logf log2 log2f
-    rint rintf rsqrt rsqrtf sin sinf sqrt sqrtf tanh tanhf atomicAdd atomicInc atomicExch
+    abs llabs min max fma fmaf fabs fabsf fmax fmaxf fmin fminf cos cosf erf erff exp expf exp2 exp2f floor floorf log logf log1p log1pf
+    log2 log2f rint rintf rsqrt rsqrtf sin sinf sqrt sqrtf tanh tanhf atomicAdd atomicInc atomicExch
 """)
 """Functions that generated code calls; a parameter with such a name would hide them."""
 

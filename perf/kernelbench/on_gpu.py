@@ -97,6 +97,13 @@ def launches(stages, problem, dtype, inputs):
     return calls, [arrays[name] for name in problem.outputs]
 
 
+def apart(function):
+    """Return a function with separate code, for which PyTorch has no other compilation."""
+    scope = {"function": function}
+    exec("def call(*given): return function(*given)", scope)
+    return scope["call"]
+
+
 def error_of(results, expected):
     """Return the largest relative error in the Frobenius norm; infinity if it is NaN."""
     worst = 0.0
@@ -117,25 +124,28 @@ def prepare(task, arguments):
         "predicted": sum(stage[0][2] for stage in stages),
         "kernels": [stage[0][0] for stage in stages],
     }
-    return result, None if arguments.dry else stages
-
-
-def measure(task, stages, arguments):
-    """Return errors and times of a problem in a type."""
-    name, dtype = task
+    if arguments.dry:
+        return result, None
     problem, function = problems()[name]
-    return measured(problem, function, dtype, stages, arguments.rounds)
-
-
-def measured(problem, function, dtype, stages, rounds):
-    """Return errors and times of a problem: derived kernels, eager, compiled."""
-    from fireiron.measure import timing
-
-    inputs, given = drawn(problem, dtype)
-    calls, results = launches(stages, problem, dtype, inputs)
-    compiled = torch.compile(function)
+    _, given = drawn(problem, dtype)
+    compiled = torch.compile(apart(function), dynamic=False)
     with torch.no_grad():
         compiled(*given)
+    torch.cuda.synchronize()
+    del given
+    torch.cuda.empty_cache()
+    return result, (stages, compiled)
+
+
+def measure(task, state, arguments):
+    """Return errors and times of a problem in a type: derived kernels, eager, compiled."""
+    from fireiron.measure import timing
+
+    name, dtype = task
+    problem, function = problems()[name]
+    stages, compiled = state
+    inputs, given = drawn(problem, dtype)
+    calls, results = launches(stages, problem, dtype, inputs)
     with torch.no_grad():
         wide = [x.double() if torch.is_tensor(x) and x.is_floating_point() else x for x in given]
         expected = function(*wide)
@@ -146,18 +156,23 @@ def measured(problem, function, dtype, stages, rounds):
             stage[0]()
         torch.cuda.synchronize()
         error = error_of(results, expected)
+        limits = {"pause": 0.005, "seconds": 0.2, "l2": "hot", "burst": 10_000.0}
         own = {}
-        for number, stage in enumerate(calls):
-            times = timing.measure({str(i): [call] for i, call in enumerate(stage)}, rounds=3, pause=0.005, seconds=0.2, l2="hot")
+        for number, stage in enumerate(calls if len(calls) > 1 else ()):
+            times = timing.measure({str(i): [call] for i, call in enumerate(stage)}, rounds=3, **limits)
             own[number] = {label: one.us for label, one in times.items()}
-        best = [stage[int(min(own[number], key=own[number].get))] for number, stage in enumerate(calls)]
-        contenders = {
-            "first": [lambda: [stage[0]() for stage in calls]],
-            "best": [lambda: [call() for call in best]],
-            "eager": [lambda: function(*given)],
-            "compiled": [lambda: compiled(*given)],
-        }
-        times = timing.measure(contenders, rounds=rounds, pause=0.01, seconds=0.3, l2="hot")
+        contenders = {"eager": [lambda: function(*given)], "compiled": [lambda: compiled(*given)]}
+        if own:
+            best = [stage[int(min(own[number], key=own[number].get))] for number, stage in enumerate(calls)]
+            contenders |= {"first": [lambda: [stage[0]() for stage in calls]], "best": [lambda: [call() for call in best]]}
+        else:
+            contenders |= {str(i): [call] for i, call in enumerate(calls[0])}
+        times = timing.measure(contenders, rounds=arguments.rounds, **limits)
+        us = {label: one.us for label, one in times.items()}
+        if not own:
+            own[0] = {label: us.pop(label) for label in list(us) if label.isdigit()}
+            least = min(own[0], key=own[0].get)
+            us, best = us | {"first": own[0]["0"], "best": own[0][least]}, [calls[0][int(least)]]
         for array in results:
             array.zero_()
         for call in best:
@@ -165,7 +180,7 @@ def measured(problem, function, dtype, stages, rounds):
         torch.cuda.synchronize()
         best_error = error_of(results, expected)
     graphs = {label: one.graph for label, one in times.items()}
-    return {"us": {label: one.us for label, one in times.items()}, "error": max(error, best_error), "graphs": graphs, "own": own}
+    return {"us": us, "error": max(error, best_error), "graphs": graphs, "own": own}
 
 
 def main():

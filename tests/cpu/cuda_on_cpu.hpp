@@ -198,6 +198,8 @@ extern "C" float exp2f(float x) noexcept;
 extern "C" double exp2(double x) noexcept;
 extern "C" float logf(float x) noexcept;
 extern "C" double log(double x) noexcept;
+extern "C" float log1pf(float x) noexcept;
+extern "C" double log1p(double x) noexcept;
 extern "C" float log2f(float x) noexcept;
 extern "C" double log2(double x) noexcept;
 extern "C" float sqrtf(float x) noexcept;

@@ -106,8 +106,9 @@ def turned(facts: Facts) -> tuple[str, ...]:
 
 
 def _is_loaded(facts: Facts, name: str, along: str) -> bool:
-    """Whether a lane loads vectors of an array of 16-bit elements: the compiler does not combine its loads of single ones."""
-    return facts.contiguous(name) == along and facts.view(name).dtype.bytes < WORD and facts.vector(name) == vector_of(facts)
+    """Whether a lane loads vectors of a matrix of 16-bit elements: the compiler does not combine its loads of single ones."""
+    has_both = facts.contiguous(turned(facts)[0]) in facts.dims_of(name)
+    return has_both and facts.contiguous(name) == along and facts.view(name).dtype.bytes < WORD and facts.vector(name) == vector_of(facts)
 
 
 def vector_of(facts: Facts) -> int:
