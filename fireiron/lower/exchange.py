@@ -188,7 +188,7 @@ class _Exchange(JoinedRole):
     def _one_by_one(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The program of a storing warp that waits until a store has arrived before it issues the next one.
 
-        If all SMs store tiles at once, the link is full, and the loads of the main loop wait behind stores.
+        If all SMs store tiles at once, the link is full, and loads of the main loop wait for these stores.
         """
         waits = [stmt for stmt in statements(body) if isinstance(stmt, Wait) and stmt.mechanism.outlives]
 
