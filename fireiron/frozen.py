@@ -27,6 +27,9 @@ _PRINTING: Final = threading.local()
 _FIELD: Final = type(attrs.field())
 """The class of `attrs.field(...)` in the body of a class."""
 
+_FACTORY: Final[Any] = type(attrs.Factory(list))
+"""The class of a default that is created for each object."""
+
 _FIELDS: Final = "__attrs_attrs__"
 """The attribute of a class that stores its fields."""
 
@@ -125,7 +128,7 @@ def _cells(values: Iterable[Any]) -> Iterator[Any]:
     for value in values:
         for function in (value,) if value.__class__ is FunctionType else _functions_of(value):
             if function.__class__ is FunctionType and "__class__" in (names := function.__code__.co_freevars):
-                yield function.__closure__[names.index("__class__")]
+                yield (function.__closure__ or ())[names.index("__class__")]
 
 
 def _functions_of(value: Any) -> tuple[Any, ...]:
@@ -149,7 +152,7 @@ class _AtFirstUse:
 
     def _plain(self) -> dict[str, tuple[Any, Any]] | None:
         """Return annotation and default of all fields by name, `attrs.NOTHING` without a default; None if a field or a base has options."""
-        if hasattr(self.cls, "__attrs_pre_init__") or any(isinstance(value, (_FIELD, attrs.Factory)) for value in self.body.values()):
+        if hasattr(self.cls, "__attrs_pre_init__") or any(isinstance(value, (_FIELD, _FACTORY)) for value in self.body.values()):
             return None
         bases = [base for base in self.cls.__mro__[1:-1] if _FIELDS in vars(base)]
         inherited = vars(bases[0]).get(_PLAIN) if bases else {}

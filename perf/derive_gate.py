@@ -1,7 +1,7 @@
 """Judge the cost model by measured candidates: the results of `perf/derived.py`, and of blind draws of `perf/misaligned_choice.py`.
 
     python perf/derive_gate.py RESULTS/derived.json ... [--again]
-    python perf/derive_gate.py CHOICE/blind.json ... [--every 3]
+    python perf/derive_gate.py CHOICE/blind.json ... [--every 2]
 
 For each set of problems: the median of predicted / measured, the mean over problems of Spearman's rank correlation between predictions and
 measurements, the share of the pairs of candidates whose times differ by more than `RESOLUTION` that are predicted in the right order, and by
@@ -50,11 +50,11 @@ def spearman(first, second):
     return statistics.correlation(left, right) if len(set(left)) > 1 and len(set(right)) > 1 else 0.0
 
 
-def points(path, again):
-    """Return the predicted and measured microseconds of the candidates by problem."""
+def points(path, again, every=1):
+    """Return the predicted and measured microseconds of the candidates by problem; of drawn products, each `every`-th problem."""
     content = json.loads(Path(path).read_text())
     if "measured" in content:
-        return {f"choice:{'x'.join(map(str, entry['shape']))}": drawn(entry) for entry in content["measured"]}
+        return {f"choice:{'x'.join(map(str, entry['shape']))}": drawn(entry) for entry in content["measured"][::every]}
     results, pairs = content["results"], {}
     for name, result in results.items():
         labels = [label for label in result["us"] if result["predicted"].get(label)]
@@ -132,11 +132,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--again", action="store_true", help="predict the candidates with the current model")
+    parser.add_argument("--every", type=int, default=1, help="of drawn products, only each of this number")
     parser.add_argument("--points", action="store_true", help="print all candidates")
     arguments = parser.parse_args()
     measured = {}
     for path in arguments.results:
-        for name, pairs in points(path, arguments.again).items():
+        for name, pairs in points(path, arguments.again, arguments.every).items():
             measured.setdefault(name, []).extend(pairs)
     sets = {**SETS, "drawn products": tuple(name for name in measured if name.startswith("choice:"))}
     rows = [[name, *judged(own)] for name, names in sets.items() if (own := {one: measured[one] for one in names if measured.get(one)})]

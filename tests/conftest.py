@@ -2,8 +2,12 @@
 a test compiles.
 """
 
+import compileall
+import contextlib
 import functools
 import gc
+import importlib
+import pathlib
 import sys
 import zlib
 
@@ -63,10 +67,11 @@ WHOLE = (
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection():
+def pytest_collection(session):
     """Collect without Python's garbage collector, which then ignores the items and modules: they stay until the end."""
     gc.disable()
     try:
+        import_share(session.config)
         return (yield)
     finally:
         gc.enable()
@@ -74,11 +79,28 @@ def pytest_collection():
         gc.set_threshold(20_000, 20, 50)  # kernels stay in caches, so frequent collections find little: 2 % of the time
 
 
+def import_share(config):
+    """Compile this worker's share of the package, and import its share of the test files: the other workers read the result.
+
+    In a fresh clone, compiling all, with asserts that show their values, takes 26 s of processor time. Without shares each worker does it.
+    """
+    folder = pathlib.Path(__file__).parent
+    worker = getattr(config, "workerinput", None)
+    if worker is None or sys.dont_write_bytecode or not any((config.rootpath / arg).resolve() == folder for arg in config.args):
+        return
+    share = slice(int(worker["workerid"].removeprefix("gw")), None, worker["workercount"])
+    for path in sorted(path for package in ("fireiron", "strategies") for path in (folder.parent / package).rglob("*.py"))[share]:
+        compileall.compile_file(path, quiet=2)
+    for name in sorted(path.stem for path in folder.glob("test_*.py"))[share]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # collection imports it again, and reports the error
+            importlib.import_module(name)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name (`sample`).
 
-    `sampled(n)` specifies n instead of the family's size.
+    `sampled(n)` specifies n instead of the family's size. Of a few random draws one runs.
     """
     families = {}
     for item in items:
@@ -87,10 +109,16 @@ def pytest_collection_modifyitems(items):
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in families.values():
         sampled = cases[0].get_closest_marker("sampled")
-        of = sampled.args[0] if sampled is not None else next((n for size, n in SAMPLES if len(cases) >= size), 1)
+        usual = next((n for size, n in SAMPLES if len(cases) >= size), 12 if is_drawn(cases) else 1)
+        of = usual if sampled is None else sampled.args[0]
         of *= 1 if of < 3 else 3  # the default tier takes less than 15 minutes on two cores
         for item in set(cases) - set(sample(cases, of)):
             item.add_marker(pytest.mark.nightly)
+
+
+def is_drawn(cases):
+    """Whether the cases differ only in the number of a random draw."""
+    return all(set(case.callspec.params) <= {"seed", "chunk"} for case in cases)
 
 
 def sample(cases, of):
@@ -126,11 +154,18 @@ def pytest_runtest_teardown(item, nextitem):
         torch.cuda.empty_cache()
 
 
-@pytest.fixture(autouse=True)
-def events_are_compared(request, monkeypatch):
-    """Every program of tasks that a test of tasks compiles keeps the order of its events."""
-    if not request.path.stem.startswith("test_tasks"):
-        return
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Require that every program of tasks that a test of tasks compiles keeps the order of its events."""
+    if not item.path.stem.startswith("test_tasks"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        compare_events(patch)
+        return (yield)
+
+
+def compare_events(patch):
+    """Compare the events of each program when its kernel IR is computed."""
     from fireiron.compiler import Program
     from fireiron.inspect.oracle import check_events
 
@@ -143,4 +178,4 @@ def events_are_compared(request, monkeypatch):
 
     replaced = functools.cached_property(compared)
     replaced.__set_name__(Program, "ir")
-    monkeypatch.setattr(Program, "ir", replaced)
+    patch.setattr(Program, "ir", replaced)

@@ -157,7 +157,7 @@ ORDERS = {"row": RowMajor, "col": ColMajor}
 
 
 def test_random_strategies_are_clean():
-    for seed in range(SEED, SEED + 40 * SCALE):
+    for seed in range(SEED, SEED + 20 * SCALE):
         drawn, _ = drawn_strategy(seed)
         assert messages(drawn.program.lowered) == [], program_to_paste(drawn)
 

@@ -45,7 +45,6 @@ wait_group 0; hold acc; arrive V empty
 """The scores of a block of keys, then the PV product of the preceding one; meanwhile the exponentials of the scores."""
 
 AFTER = """\
-arrive Q empty
 wait V full; fence; 8 acc += P V, adds where true; commit
 sum of four lanes
 wait_group 0; hold acc; arrive V empty"""

@@ -72,6 +72,7 @@ def random_kernel(chance):
     return kernel(loop(3, vector(place, width, count, active=active)), threads=THREADS, buffers=(target,), shared_bytes=4096)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_vectors_compared_with_their_addresses(chunk):
     verdicts = set()

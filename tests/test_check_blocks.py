@@ -69,6 +69,7 @@ def drawn(chance):
     return kernel(loop(iterations, *steps), threads=THREADS, grid=GRID, buffers=(ARRAY,))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_accesses_compared_with_all_pairs_of_blocks(chunk):
     verdicts = set()

@@ -90,6 +90,7 @@ def drawn(chance, extent, memory=GL):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("memory", [GL, SH, RF], ids=str)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(4))
 def test_random_accesses_compared_with_enumeration(chunk, memory):
     """A finding if and only if an element out of bounds is accessed; everything is known."""
@@ -123,6 +124,7 @@ def of_length(name, length):
     return making.buffer(tensor, storage, storage.extent, written=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(4))
 def test_run_time_sizes(chunk):
     """What is called inside is so for all sizes that were tried; what leaves the array at one of them is found."""

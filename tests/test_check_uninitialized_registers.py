@@ -84,6 +84,7 @@ def random_kernel(chance):
     return kernel(*body, threads=THREADS, buffers=REGISTERS)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_kernels_compared_with_execution(chunk):
     verdicts = set()

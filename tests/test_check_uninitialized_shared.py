@@ -212,6 +212,7 @@ def random_kernel(chance):
     return kernel(*body, threads=32, buffers=(attrs.evolve(whole, tensor=attrs.evolve(whole.tensor, copies=2)),))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(6))
 def test_random_kernels_compared_with_execution(chunk):
     verdicts = set()

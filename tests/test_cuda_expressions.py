@@ -29,7 +29,7 @@ from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, l
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240307
-DRAWS, POINTS = 600, 24
+DRAWS, POINTS = 300, 24
 COMPILER = next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler (gcc, cc or clang) on the path")

@@ -123,7 +123,7 @@ def test_missing_waits_and_arrivals_are_found():
     ("change", "message"),
     [
         (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, cluster=(2, 1)), "blocks of a cluster compute adjacent tiles"),
-        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, pingpong=2), "groups alternate tiles"),
+        (lambda: product((64, 64, 64), (64, 64), blocks=2, dynamic=True, pingpong=2), "groups alternate between tiles by index"),
         (
             lambda: (
                 MatMul.tile(64, 64)

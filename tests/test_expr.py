@@ -61,7 +61,7 @@ from fireiron.values.expr import (
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240229
-DRAWS = 2_000
+DRAWS = 1_000
 POINTS, SAMPLE = 4096, 500
 LARGEST = 2**50
 """Magnitude up to which NumPy's 64 bits hold every intermediate value, distributed or not."""

@@ -537,7 +537,7 @@ assert loads(dumps(Scale.tile(4, 4).to(Block))) == Scale.tile(4, 4).to(Block) an
 
 def test_one_new_file_in_each_folder_is_all(tmp_path):
     """Discovered, exported, selected, stored and loaded: nothing else in the package names them."""
-    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron")  # with compiled modules
     for name, text in FILES.items():
         path = tmp_path / "fireiron" / name
         assert not path.exists()
@@ -571,7 +571,7 @@ def test_verbs_that_are_no_names_or_those_of_another_are_refused(tmp_path, folde
     """They are refused when the package loads, since one of two equal verbs would be hidden. A verb that would also become a step's method
     is one.
     """
-    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(fireiron.__file__).parent, tmp_path / "fireiron")  # with compiled modules
     (tmp_path / "fireiron" / folder).write_text(FILES[folder].lstrip().replace(own, verb))
     done = subprocess.run(
         [sys.executable, "-c", "import fireiron"],

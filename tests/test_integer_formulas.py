@@ -303,7 +303,7 @@ def assert_exact(formulas, got, right, what, symbolic):
 @pytest.mark.parametrize("symbolic", [False, True], ids=["sizes", "symbols"])
 def test_drawn_formulas(symbolic, tmp_path):
     kernels = []
-    for seed in range(SEED, SEED + 4 * SCALE):
+    for seed in range(SEED, SEED + 2 * SCALE):
         formulas, refused = drawn(seed, symbolic)
         spec, strategy = kernel_of(formulas, symbolic)
         kernels.append((seed, formulas, spec, strategy))

@@ -382,7 +382,7 @@ def some_draws(name, count):
 
 @pytest.mark.parametrize("part", range(4))
 def test_drawn_repr_evaluates(part):
-    for drawn in some_draws(f"language {part}", 50):
+    for drawn in some_draws(f"language {part}", 25):
         evaluates(drawn.strategy)
         evaluates(drawn.spec)
         evaluates(Strategy(drawn.strategy.steps))

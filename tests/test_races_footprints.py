@@ -117,6 +117,7 @@ def random_kernel(chance):
     return kernel(*whole, threads=THREADS, buffers=(first, second))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", range(8))
 def test_random_kernels_and_their_findings(chunk):
     """A race is reported if and only if there is one, and its threads, iterations and address are correct."""

@@ -24,7 +24,7 @@ SEED = 20261121
 SCALE = int(os.environ.get("FIREIRON_FUZZ", "1"))
 CHUNKS = 30
 PER_CHUNK = 10 * SCALE
-FAULTS = 20 * SCALE
+FAULTS = 10 * SCALE
 
 
 def problem(drawn, seed):

@@ -45,6 +45,8 @@ class Constants:
     """Value of `order` and `alone_order` for a kernel with a ring, because producer, async proxy and consumers run concurrently."""
     alone_order: float = 2.6
     """Order of the norm that combines the time of a single warp and that of the SM."""
+    tiles_order: float = 3.0
+    """Order of the norm that combines device memory with all else in a kernel with a ring whose SMs compute several tiles in turn."""
     read_share: float = 0.85
     """Share of the data sheet's memory bandwidth that reads reach (a copy of 1 GiB on an H200: 4.2 of 4.8 TB/s)."""
     write_share: float = 0.70

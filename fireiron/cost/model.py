@@ -220,13 +220,24 @@ class _Model:
             phases.append(_Phase(_norm((single_warp, busy), c.ring_order if self.work.kernel.rings else c.alone_order), bounds))
         outside = self._shared_clocks(self.work.amounts, running, blocks)
         overlapped = _norm((sum(phase.clocks for phase in phases), *outside.values()), order)
+        tiles = self._tiles_in_turn()
+        if tiles > 1:
+            overlapped = _norm((overlapped, outside[DRAM]), c.tiles_order)
         separate = 0.0
         for stores in (False, True):
             part = [(timed, phase.amounts) for timed, phase in zip(phases, self.work.phases, strict=True) if phase.stores == stores]
             amounts = sum((phase_amounts for _, phase_amounts in part), Amounts())
             separate += _norm((sum(timed.clocks for timed, _ in part), *self._shared_clocks(amounts, running, blocks).values()), order)
-        share = 1.0 if only else 1.0 / blocks
+        share = (1.0 if only else 1.0 / blocks) / tiles
         return _Wave(separate * share + overlapped * (1 - share), count, blocks, tuple(phases), outside)
+
+    def _tiles_in_turn(self) -> float:
+        """Return how many tiles an SM computes one after another, if the kernel has a ring.
+
+        Device memory takes the stores of a tile while the SM computes the next one.
+        """
+        tiles = max(math.prod(self.work.extent(loop) for loop in phase.loops) for phase in self.work.phases)
+        return max(float(tiles) * math.ceil(self.work.grid / self.slots), 1.0) if self.work.kernel.rings else 1.0
 
     def _waves(self) -> list[_Wave]:
         full, rest = divmod(self.work.grid, self.slots)

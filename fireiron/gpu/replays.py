@@ -157,7 +157,7 @@ def _maker(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device:
 
     The quick one is that of PyTorch's compiler. It takes about half the time, because it does not use the dispatcher.
     """
-    torch = sys.modules["torch"]
+    torch: Any = sys.modules["torch"]
     plain = functools.partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
     quick = functools.reduce(lambda module, name: getattr(module, name, None), QUICK, torch)
     return plain if quick is None else (plain, functools.partial(quick, shape, strides, dtype))

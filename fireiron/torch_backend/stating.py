@@ -599,7 +599,7 @@ class _FirstResult:
 
 
 def _as_float(value: Value) -> Value:
-    """Return an integer as a float: products of integers would be 32-bit integers, which overflow."""
+    """Return an integer as a float: products of integers in memory could be 32-bit integers, which overflow."""
     return Value(lambda: f"{value.factor()} * 1.0", value.axes)
 
 
