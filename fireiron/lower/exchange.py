@@ -5,8 +5,8 @@
     launch 2: add the sums of all GPUs   adding warps: for each tile of own rows: wait until all GPUs have stored it; add their sums
 
 Both launches are lowered separately. `exchanged` joins them. The workspaces of all GPUs are mapped at equal distances, so that the sums of
-all GPUs are rows of one array, which one tensor map describes. GPUs compute tiles of rows that others own first, and own rows last. If each
-GPU stores the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
+all GPUs are rows of one array, which one tensor map describes. Tiles of rows that other GPUs own, and own ones, alternate. If each GPU stores
+the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
 
 Semaphores only grow, one per region and GPU that stores: launch `e` waits for `e + 1` times the tiles of a region of each GPU. One for all
 GPUs would count those that are a launch ahead for others. So no launch resets a semaphore, and no barrier of GPUs
@@ -68,6 +68,19 @@ def exchanged(kernel: Kernel, sum_: Kernel, spec: Spec, gpus: int, tile: tuple[i
     Raises: DecompositionError if the kernel does not store tiles by TMA in a loop over tiles, or if sizes do not fit.
     """
     return _Exchange(kernel, sum_, spec, gpus, tile, warps).joined()
+
+
+@attrs.frozen
+class Alternation(Rotation):
+    """An order in which tiles of the parts of all GPUs alternate, so that stores to other GPUs never fill the link.
+
+    `shift` is the number of the GPU whose part is first, of `gpus`.
+    """
+
+    gpus: int
+
+    def of(self, number: Expr) -> Expr:
+        return (number % self.gpus + self.shift) % self.gpus * (self.count // self.gpus) + number // self.gpus
 
 
 class _Exchange(JoinedRole):
@@ -228,12 +241,11 @@ class _Exchange(JoinedRole):
             yield attrs.evolve(signal, gpu=owner, active=active, arrived=True, launch=LAUNCH, follows=place > 0)
 
     def _rotated(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """The program in which a GPU computes the rows of the next GPU first, and its own last, if tiles have a number along rows."""
+        """The program in which tiles of rows of all GPUs alternate, if they have a number along rows: the next GPU's first, own last."""
         number = number_along(self.kernel, self.write.base, 0)
         if number is None or number == self.kernel.block or (number.high + 1) % self.gpus or self.part == self.rows:
             return tuple(body)
-        count = number.high + 1
-        return rewritten(tuple(body), Rotation(number, number, (self.rank + 1) * (count // self.gpus), count).let)
+        return rewritten(tuple(body), Alternation(number, number, self.rank + 1, number.high + 1, self.gpus).let)
 
     # ------------------------------------------------------------------------------------------ the adding warps
 
