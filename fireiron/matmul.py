@@ -227,7 +227,8 @@ class _MatMul(Call):
     ) -> Choice:
         """Measure the most promising kernels on these arrays on a GPU, and use the fastest one for later calls.
 
-        Candidates are the default choice, further tiles, and split-K kernels. This compiles each candidate and takes seconds. The disk
+        Candidates are the default choice, further tiles, and split-K kernels. This compiles each candidate and takes seconds. If the arrays
+        fit in L2, they are copied, up to 128 MB, and the launches take turns on the copies, so that operands come from memory. The disk
         cache keeps the choice for later processes; without a cache it is valid in this process. `out` is overwritten. Another call measures
         again.
 

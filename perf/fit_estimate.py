@@ -3,7 +3,8 @@
     python perf/fit_estimate.py [--new FILE ...] [--aligned] [--fit out partly ...] [--sweeps 3] [--thirds]
 
 Times of `misaligned_choice.py` from the results named in `FOLDERS`, and from `--new` files. Kernels with boxes that are wholly out of bounds,
-or that are divided, are used from `--new` files only: the others were measured before `lower/wrap_boxes.py`. The current parameters are judged: the geometric
+or that are divided, are used from `--new` files only (`2026-11-30-h200-choice-3` and later): the others were measured before
+`lower/wrap_boxes.py`. The current parameters are judged: the geometric
 mean, over sizes, of the time of the best measured tile by that of the tile with the least estimate, and the least of these ratios. `--fit`
 changes the named parameters (`all`: all numbers) one after the other by the factors in `STEPS`, as long as that lessens the loss: the mean
 of the squared errors of the logarithm, in which a tile weighs less the slower it is compared with the best one. `--thirds` fits without each
@@ -141,7 +142,7 @@ def main():
     parser.add_argument("--sweeps", type=int, default=3)
     parser.add_argument("--thirds", action="store_true")
     options = parser.parse_args()
-    parameters, terms = (line_waves.ALIGNED, {}) if options.aligned else (line_waves.H200, line_waves.TERMS)
+    parameters, terms = (line_waves.ALIGNED, line_waves.ALIGNED_TERMS) if options.aligned else (line_waves.H200, line_waves.TERMS)
     old = list(sizes_of(sorted(path for folder in FOLDERS for path in (RESULTS / folder).glob("*.json")), options.aligned, new=False))
     new = list(sizes_of(options.new, options.aligned, new=True))
     sizes = old + new

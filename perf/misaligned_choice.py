@@ -79,6 +79,10 @@ SPLITS = 4
 BY_THREADS = (
     ("split_k", {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}),
     ("split_k", {"bm": 32, "bn": 32, "bk": 64, "num_splits": 4, "stages": 2}),
+    ("split_k", {"bm": 16, "bn": 16, "bk": 32, "num_splits": 8, "stages": 4}),
+    ("split_k", {"bm": 16, "bn": 16, "bk": 64, "num_splits": 8, "stages": 2}),
+    ("split_k", {"bm": 16, "bn": 32, "bk": 32, "num_splits": 8, "stages": 4}),
+    ("split_k", {"bm": 32, "bn": 16, "bk": 32, "num_splits": 8, "stages": 2}),
     ("small", {"bm": 64, "bn": 64, "bk": 64, "wm": 16, "wn": 32, "stages": 2}),
     ("hmma_ampere", {}),
 )
@@ -241,6 +245,40 @@ def chosen_by_matmul(case):
     return None
 
 
+def compile_contenders(case):
+    """Compile the kernels that `matmul.tuned` measures for the cache on disk."""
+    from fireiron.matmul_tuned import _contenders
+
+    M, N, K = case.shape
+    a, b, c = np.empty((M, K), "float16"), np.empty((K, N), "float16"), np.empty((M, N), "float16")
+    try:
+        key = key_and_views(request(a, b, c, arch=ARCHITECTURE))[0]
+        for choice, _ in _contenders(key, TUNED):
+            _ = CompiledKernel(choice.program).compiled
+    except FireironError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+TUNED = 4
+"""Tiles that `matmul.tuned` measures in addition to the choice."""
+
+
+def tuned_times(torch, case, sets, finals, times, options):
+    """Return the microseconds of the choice of `matmul.tuned` and of the best candidates in one run, its reason, and the seconds of the call."""
+    import fireiron
+    from fireiron.measure.timing import measure
+
+    start = time.monotonic()
+    choice = fireiron.matmul.tuned(*sets[0][:2], sets[0][2], candidates=TUNED)
+    torch.cuda.synchronize()
+    seconds = time.monotonic() - start
+    best = sorted((name for name in finals if name != "matmul"), key=times.get)[:2]
+    calls = {"tuned": [multiplied(case, *one) for one in sets], **{name: finals[name] for name in dict.fromkeys((*best, "cuBLAS"))}}
+    again = measure(calls, rounds=options.rounds, pause=options.pause, burst=BURST)
+    return {"times": {name: one.us for name, one in again.items()}, "why": choice.why, "seconds": seconds}
+
+
 def sets_of(torch, case):
     """Return operand sets that exceed L2 together, each at multiples of 128 bytes."""
     M, N, K = case.shape
@@ -296,7 +334,14 @@ def measured(torch, case, ready, options):
     times = {name: one.us for name, one in measure(finals, rounds=options.rounds, pause=options.pause, burst=BURST).items()}
     for name in [name for name in times if name.startswith(LT)]:
         times["cuBLAS"] = min(times["cuBLAS"], times.pop(name))
-    return {"shape": case.shape, "why": why, "times": times, "first": first, "candidates": {name: one for name, one in kept.items() if one}}
+    entry = {
+        "shape": case.shape,
+        "why": why,
+        "times": times,
+        "first": first,
+        "candidates": {name: one for name, one in kept.items() if one},
+    }
+    return entry | ({"tuned": tuned_times(torch, case, sets, finals, times, options)} if case.shape in options.tuned else {})
 
 
 def shapes_of(options):
@@ -326,6 +371,7 @@ def run(options):
             case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
         }
         choices = [workers.submit(chosen_by_matmul, case) for case in cases]
+        choices += [workers.submit(compile_contenders, case) for case in cases if case.shape in options.tuned]
         tasks = {case: [(one, workers.submit(compiled, case, one)) for one in wanted[case].result()] for case in cases}
         print(f"{len(cases)} problems, {sum(map(len, tasks.values()))} kernels after {time.monotonic() - start:.0f} s", flush=True)
         concurrent.futures.wait([job for jobs in tasks.values() for _, job in jobs] + choices, timeout=options.compiling)
@@ -372,6 +418,12 @@ def line_of(entry, count):
     """Return a line about a problem: microseconds of cuBLAS, `matmul` and the best candidate."""
     times, best = entry["times"], best_of(entry)
     text = "x".join(map(str, entry["shape"]))
+    if "tuned" in entry:
+        again = entry["tuned"]["times"]
+        least = min(us for name, us in again.items() if name not in ("tuned", "cuBLAS"))
+        print(
+            f"{text} tuned {again['tuned']:.2f}, best {least:.2f}: {least / again['tuned']:.3f}, {entry['tuned']['seconds']:.1f} s: {entry['tuned']['why']}"
+        )
     own = times.get("matmul", math.inf)
     ratios = f"{times[best] / own:.3f} {times['cuBLAS'] / own:.3f} {times['cuBLAS'] / times[best]:.3f}"
     return f"{text} {times['cuBLAS']:.2f} {own:.2f} {times[best]:.2f} {ratios} {best} of {len(entry['first']) - 2} of {count}"
@@ -433,6 +485,8 @@ def judge(options):
                 for name, (strategy, values, parts) in entry["candidates"].items()
                 if parts == 1 and strategy in options.strategies and "bm" in values
             }
+            if not tiles:
+                continue
             chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
             best = min(tiles, key=us.get)
             table.append(("x".join(map(str, case.shape)), us[best] / us[chosen], us["cuBLAS"] / us[chosen], chosen, best))
@@ -447,6 +501,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--shapes", type=shapes, help="MxNxK,... instead of random sizes")
+    parser.add_argument("--tuned", type=shapes, default=(), help="sizes for which `matmul.tuned` is measured, too")
     parser.add_argument("--across", type=int, default=28)
     parser.add_argument("--odd", type=int, default=12)
     parser.add_argument("--aligned", type=int, default=0, help="number of triples of 64 to 16384, measured alternately with the others")

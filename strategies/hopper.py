@@ -77,7 +77,7 @@ strategy = MatMul.repack(A).repack(B).then(product)
 
 integers = MatMul.repack(A).repack(B).then(by_tiles(int32))
 
-LEAST_HEIGHT = 40
+LEAST_HEIGHT = 8
 MOST_HEIGHT = 248
 HEIGHTS = tuple(height for height in range(LEAST_HEIGHT, MOST_HEIGHT + 1, 8) if height % 64)
 """Tile heights of `any_height`: the widths of `wgmma` that do not select the other form."""

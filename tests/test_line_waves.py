@@ -11,7 +11,9 @@ from fireiron.language import line_waves
 from fireiron.language.waves import Work, estimated_us, row_alignment
 
 RESULTS = Path(__file__).parent.parent / "perf" / "results"
-MEASURED = [RESULTS / f"2026-11-30-h200-{name}.json" for name in ("choice/fitted", "choice/held_out", "first/misaligned")]
+MEASURED = [RESULTS / f"2026-11-30-h200-choice-{name}.json" for name in ("3/blind", "3/wide", "4/worst")]
+"""Measured since boxes out of bounds are not loaded: older times of tiles that complete clusters are longer."""
+
 TILE = {"bm": 128, "bn": 128, "bk": 64, "wm": 64, "wn": 128, "stages": 6}
 
 
@@ -61,7 +63,7 @@ def test_the_estimate_chooses_fast_tiles_among_measured_ones():
     entries = [entry for file in MEASURED for entry in json.loads(file.read_text())["measured"]]
     for entry in entries:
         rows, columns, depth = entry["shape"]
-        if columns % 8 or depth % 8:
+        if columns % 8 or depth % 8 or columns % 64 == depth % 64 == 0:
             continue
         work = Work(
             rows, columns, depth, row_alignments=(row_alignment([depth], 2, 16), row_alignment([columns], 2, 16)), along_c=(False, True)
@@ -74,5 +76,5 @@ def test_the_estimate_chooses_fast_tiles_among_measured_ones():
         }
         chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
         ratios.append(min(map(times.get, tiles)) / times[chosen])
-    assert len(ratios) == 72
+    assert len(ratios) == 94
     assert math.prod(ratios) ** (1 / len(ratios)) > 0.975 and min(ratios) > 0.8

@@ -1,6 +1,7 @@
 """`matmul.tuned`: what is measured, chosen and kept. The GPU and its times are fake."""
 
 import importlib
+import re
 
 import attrs
 import numpy as np
@@ -27,7 +28,7 @@ def gpu(tuned, monkeypatch):
     """Times are `gpu.us` of the number of candidates measured before; `gpu.decided` is the kept choice."""
 
     class Gpu:
-        decided, names = (), ()
+        decided, names, sets = (), (), ()
 
         def us(self, number):
             return 10.0 + number
@@ -35,9 +36,10 @@ def gpu(tuned, monkeypatch):
     fake = Gpu()
 
     def measure(contenders, **options):
-        assert options["l2"] == "hot" and all(len(calls) == 1 for calls in contenders.values())
+        fake.sets = [len(calls) for calls in contenders.values()]
+        assert len(set(fake.sets)) == 1 and options["l2"] == ("rotated" if fake.sets[0] > 1 else "hot")
         fake.names = list(contenders)
-        return {name: Timing.of([fake.us(number)], l2="hot") for number, name in enumerate(contenders)}
+        return {name: Timing.of([fake.us(number)], l2=options["l2"]) for number, name in enumerate(contenders)}
 
     monkeypatch.setattr(tuned, "measure", measure)
     monkeypatch.setattr(tuned, "_prepared", lambda *given: lambda: None)
@@ -84,6 +86,35 @@ def test_parts_of_k_are_measured_too(tuned, gpu):
     measured = tuned.measured(key, views, arrays, 1, lambda line: None)
     assert measured.parts > 1 and measured.sum_kernel is not None and "parts of K" in measured.choice.why
     assert sum("parts of K" in name for name in gpu.names) >= 2 and sum("parts of K" not in name for name in gpu.names) == 1
+
+
+def test_tiles_differ(tuned, gpu):
+    """The values of a tile that differ in pieces of C only take one place."""
+    tuned.measured(*key_of(1100, 1104, 512), 3, lambda line: None)
+    found = [re.search(r"bm=(\d+) .*bn=(\d+)", name).groups() + tuple(re.findall(r"cluster_.=(\d)", name)) for name in gpu.names[1:]]
+    assert len(set(found)) == len(found) >= 2
+
+
+def test_strategies_that_copy_by_threads_are_measured(tuned, gpu):
+    """No tile is expected for rows that TMA does not accept, if copies save no time."""
+    gpu.us = lambda number: [9.0, 7.0, 8.0][number]
+    measured = tuned.measured(*key_of(68, 67, 65), 2, lambda line: None)
+    assert "split_k bm=32 bn=32" in measured.choice.why and len(gpu.names) == 2 and "split_k bm=16 bn=16" in gpu.names[0]
+
+
+def test_arrays_that_fit_in_l2_are_copied(tuned, gpu, monkeypatch):
+    """The copies have the strides of the arrays, and exceed L2 together."""
+    a, b, c = np.ones((512, 768), "float16"), np.ones((256, 768), "float16").T, np.zeros((512, 256), "float16")
+    sets = tuned._sets((a, b, c))
+    assert len(sets) == -(-tuned.ROTATED // (a.nbytes + b.nbytes + c.nbytes)) and sets[0] == (a, b, c)
+    for copies in sets[1:3]:
+        for array, copy in zip((a, b, c), copies, strict=True):
+            assert copy.strides == array.strides and not np.shares_memory(copy, array) and (copy == array).all()
+    assert all(out is None for _, _, out in tuned._sets((a, b, None))) and len(tuned._sets((a[:, ::2], b[:384], c))) == 1
+    monkeypatch.setattr(tuned, "ROTATED", 1_000_000)
+    assert len(tuned._sets((a, b, c))) == 1
+    tuned.measured(*key_of(512, 512, 512), 0, lambda line: None)
+    assert gpu.sets == [1]
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, True, "4"])

@@ -488,8 +488,15 @@ SHORT_DEPTH: Final = 896
 """For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985,
 but 8.2 us instead of 9.0 us for 100x99x769 (perf/results/2026-11-30-h200-first-2, 2026-11-30-h200-choice)."""
 
-SPLIT: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
-"""Values of `split_k` if copies save no time: the fastest, or nearly the fastest, values that were measured for small matrices."""
+SPLIT: Final[Mapping[str, int]] = {"bm": 16, "bn": 16, "bk": 32, "num_splits": 8, "stages": 4}
+"""Values of `split_k` if copies save no time. Four stages hide the latency of loads of single elements: 5.4 us instead of 8.2 us for
+100x99x769, and 4.9 us instead of 7.0 us for 127x129x513 (perf/results/2026-11-30-h200-choice-4)."""
+
+SPLIT_OF_MANY_TILES: Final[Mapping[str, int]] = {"bm": 32, "bn": 32, "bk": 32, "num_splits": 8, "stages": 2}
+"""The same if C has more than `MOST_SMALL_TILES` tiles of `SPLIT`, in which elements of A and B are read more often."""
+
+MOST_SMALL_TILES: Final = 264
+"""Two tiles for each SM of an H200."""
 
 
 def _copies_pay(spec: Spec) -> bool:
@@ -539,7 +546,8 @@ def _on_tensor_cores(spec: Spec, target: Architecture) -> tuple[tuple[str, Mappi
     """Return the strategies with `mma.sync` that keep the types of A and B: float32 is not converted to tf32."""
     dtype, capability = spec.A.dtype, target.capability
     if is_copied_by_threads(spec, target):
-        return (("split_k", SPLIT), ("small", {}))
+        both = (("split_k", SPLIT), ("split_k", SPLIT_OF_MANY_TILES))
+        return (*(both if _tiles(spec, SPLIT["bm"], SPLIT["bn"]) <= MOST_SMALL_TILES else both[::-1]), ("small", {}))
     if capability >= 80 and dtype in (float16, bfloat16, *MATRIX_ONLY):
         return (("small", {}),) if _blocks(spec, 128, 256) < FEW_BLOCKS else (_stated("hmma_ampere", spec, target), ("small", {}))
     if dtype == float16 and capability >= 70:

@@ -12,7 +12,7 @@ from typing import Final
 from fireiron.frozen import frozen
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language import line_waves
-from fireiron.language.line_waves import LINE_BYTES, Tiling
+from fireiron.language.line_waves import COPIED_BYTES, LINE_BYTES, Tiling
 
 
 @frozen
@@ -59,10 +59,6 @@ class Work:
         return self.batch * -(-down // cm) * cm * -(-along // cn) * cn
 
 
-COPIED_BYTES: Final = 16
-"""TMA requires row strides that are a multiple of this many bytes. Other operands are copied first, to rows aligned to L2 lines."""
-
-
 def row_alignment(steps: Iterable[int], bytes: int, align: int) -> int:
     """Return the alignment of all rows of a matrix (columns if column-major), in bytes: a power of two, at most an L2 line.
 
@@ -99,9 +95,11 @@ def estimated_us(work: Work, values: Mapping[str, int]) -> float:
     188
     """
     tiling = _tiling(work, values)
-    if work.across_lines or work.copied:
+    if work.across_lines:
         return line_waves.estimated_us(tiling)
-    return line_waves.estimated_us(tiling, line_waves.ALIGNED, {})
+    if work.copied:
+        return line_waves.estimated_us(tiling, terms={})
+    return line_waves.estimated_us(tiling, line_waves.ALIGNED, line_waves.ALIGNED_TERMS)
 
 
 def _tiling(work: Work, values: Mapping[str, int]) -> Tiling:

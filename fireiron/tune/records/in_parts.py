@@ -53,11 +53,12 @@ MOST_TILES: Final = 96
 ADD_US: Final = 1.3
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 1.4e-3
-"""Microseconds that each block of the second kernel adds: fitted to 331 split-K kernels (perf/results/2026-11-30-h200-parts)."""
+BLOCK_US: Final = 0.5e-3
+"""Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 100 split-K kernels
+(perf/results/2026-11-30-h200-choice-3 and 2026-11-30-h200-choice-4)."""
 
-ADD_BYTES_PER_US: Final = 3.5e6
-"""Bytes of partial results that the second kernel reads from L2 per microsecond."""
+ADD_BYTES_PER_US: Final = 1.0e7
+"""Bytes of partial results by which the call takes a microsecond longer."""
 
 
 def part_of(depth: int, parts: int, bytes: int) -> int:

@@ -299,7 +299,7 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
 
     def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
         for kind, values in tiles:
-            if kind not in by_tile:
+            if kind not in by_tile and _fills_cluster(problem.work, values):
                 by_tile[kind] = Candidate(name, values, record, distance, expected_us(problem, values, corrected))
 
     def with_clusters(name: str, here: tuple[Kind, Mapping[str, int]]) -> Iterable[tuple[Kind, Mapping[str, int]]]:
@@ -338,6 +338,12 @@ Kind = tuple[tuple[int | None, ...], int, bool]
 
 Within one kind the nearest record decides.
 """
+
+
+def _fills_cluster(work: Work, values: Mapping[str, int]) -> bool:
+    """Return whether C has as many tiles along rows and columns as a cluster has blocks: a record of another size may have a larger one."""
+    down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
+    return values.get("cluster_m", 1) <= down and values.get("cluster_n", 1) <= along
 
 
 def _kind(values: Mapping[str, int]) -> Kind:
