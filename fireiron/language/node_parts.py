@@ -292,8 +292,8 @@ SUMMED_ROWS = 8
 def sum_by_warps(spec: Spec, region: tuple[int, ...], owners: int) -> tuple[Decomposition, ...]:
     """Return the default strategy of a sum over GPUs by warps of each block: a lane adds vectors of several rows.
 
-    `region` are the sizes of the regions that warps wait for. Tiles are in the order in which GPUs compute them: those of `owners` GPUs, which
-    store parts of the result, alternate.
+    `region` are the sizes of the regions that warps wait for. Tiles are in the order in which GPUs compute them: those of the `owners` GPUs
+    that store parts of the result alternate.
 
     Raises: DecompositionError if rows are not multiples of a vector for each lane.
     """

@@ -5,8 +5,8 @@
     launch 2: add the sums of all GPUs   adding warps: for each tile of own rows: wait until all GPUs have stored it; add their sums
 
 Both launches are lowered separately. `exchanged` joins them. The workspaces of all GPUs are mapped at equal distances, so that the sums of
-all GPUs are rows of one array, which one tensor map describes. Tiles of rows that other GPUs own, and own ones, alternate. If each GPU stores
-the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
+all GPUs are rows of one array, which one tensor map describes. Tiles of rows that other GPUs own, and own ones, alternate. If each GPU
+stores the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
 
 Semaphores only grow, one per region and GPU that stores: launch `e` waits for `e + 1` times the tiles of a region of each GPU. One for all
 GPUs would count those that are a launch ahead for others. So no launch resets a semaphore, and no barrier of GPUs
