@@ -586,7 +586,7 @@ class BoundDepthwiseFilters:
         if not self.at_once:
             return self.kernel(*views, stream=stream)
         sizes, module = self.sizes, _strategies("_depthwise_rows")
-        tiles = module.filter_tiles(sizes.channels, sizes.taps, sizes.pixels[1])
+        tiles = module.tiles(sizes.channels, sizes.taps, sizes.pixels[1])
         parts = new_like(views[0], (sizes.images, tiles, sizes.channels, *sizes.taps), float32)
         grads, images = ([view] * self.at_once for view in views)
         self.kernel(*grads, *images, out=tuple(parts[:, :, :, row] for row in range(sizes.taps[0])), stream=stream)
@@ -605,18 +605,18 @@ def _depthwise_filters(given: Mapping[str, Operand], taps: Pair, options: Option
 
     def candidates() -> Iterator[tuple[str, Strategy, Spec, int]]:
         if taps[0] >= FEWEST_ROWS and options.stride == options.dilation == (1, 1):
-            tiles = rows.filter_tiles(channels, taps, sizes.pixels[1])
+            tiles = rows.tiles(channels, taps, sizes.pixels[1])
             order = Strides(n=math.prod((tiles, channels, *taps)), v=math.prod((channels, *taps)), c=math.prod(taps), s=1)
             orders = dict.fromkeys((f"D{row}" for row in range(taps[0])), order.aligned(float32.bytes))
             of_rows = rows.filters(sizes.images, sizes.image, sizes.pixels, channels, taps, options.padding, dtype=dtype, **orders)
-            yield "depthwise rows", rows.by_columns(channels, taps, height), of_rows, rows.filter_rows(height)
+            yield "depthwise rows", rows.by_columns(channels, taps, height), of_rows, rows.filter_rows(height, taps)
         yield "depthwise filters", module.by_columns(channels, taps), spec, 0
         yield "naive", find("naive").strategy, spec, 0
 
     key = (attrs.astuple(sizes), *options, dtype.name, dict(aligned))
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
     choice, at_once = place.chosen("conv2d_depthwise_weight_gradient", key, choose)
-    tiles = rows.filter_tiles(channels, taps, sizes.pixels[1]) if at_once else module.tiles(sizes.pixels[1])
+    tiles = rows.tiles(channels, taps, sizes.pixels[1]) if at_once else module.tiles(sizes.pixels[1])
     program = _sum_of_parts(1, channels * math.prod(taps), sizes.images * tiles, dtype, place)
     is_direct = "out" in given and is_packed(given["out"])
     return BoundDepthwiseFilters(CompiledKernel(choice.program), choice, CompiledKernel(program), read, sizes, at_once, is_direct)

@@ -132,7 +132,7 @@ def report(records, options):
         "wrong",
     ]
     text = tabulate(rows, heads, tablefmt="github")
-    seeds = f"seeds {options.first} to {max(record['seed'] for record in records)}"
+    seeds = f"seeds {options.first} to {max((record['seed'] for record in records), default='none')}"
     where = "no GPU, in the simulator" if options.dry else f"on one GPU, {launch.device_arch()}"
     print(f"{text}\n{seeds}, {where}, {options.jobs} processes, {options.seconds:g} s", flush=True)
     for record in records:

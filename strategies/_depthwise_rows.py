@@ -25,10 +25,10 @@ CHANNELS = 64
 """Channels of a block: 128 bytes."""
 
 THREADS = 128
-"""Maximum number of threads of a block, if it has at least eight columns, or four for `filters`."""
+"""Maximum number of threads of a block with more than the fewest columns."""
 
-FILTER_SUMS = 100
-"""Maximum number of sums of a thread of `filters` that several channels have."""
+MOST_TAPS = 98
+"""Maximum number of taps of all channels of a thread: each is a register."""
 
 MANY_TAPS = 4
 """Rows of taps from which on each row is loaded once, even if a thread loads few rows together."""
@@ -38,6 +38,9 @@ AT_ONCE = (8, 7, 4, 2, 1)
 
 FEW_ROWS = 32
 """Number of rows of images and of padding up to which a thread of `filters` loads eight rows together."""
+
+FEW_TAPS = 25
+"""Number of taps up to which a thread of `filters` loads more than four rows together."""
 
 SUITABLE = 4
 """Minimum number of rows that a thread loads together, so that enough bytes are in flight."""
@@ -163,7 +166,7 @@ def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, *
     `size` is that of an image, `grads` that of G.
     """
     height = size[0] + padding[0]
-    rows, wide, together = range(taps[0]), filter_width(channels, taps, grads[1]), filter_rows(height)
+    rows, wide, together = range(taps[0]), width(channels, taps, grads[1]), filter_rows(height, taps)
     column = f"v * {wide} + " + taps_of._source("q", "s", 1, 1, padding[1])
     loads, sums = {}, {}
     for number in range(together):
@@ -195,33 +198,31 @@ def filters(batch, size, grads, channels, taps, padding=(0, 0), dtype=float16, *
         },
     )  # fmt: skip
     images = {"n": batch, "h": size[0], "w": size[1], "a": grads[0], "b": grads[1], "c": channels}
-    tiles, count = filter_tiles(channels, taps, grads[1]), -(-height // together)
-    return defined(**images, v=tiles, y=count, q=wide, s=taps[1], dtype=dtype, **options)
+    count = -(-height // together)
+    return defined(**images, v=tiles(channels, taps, grads[1]), y=count, q=wide, s=taps[1], dtype=dtype, **options)
 
 
-def vector_of(channels, taps, most=taps_of.MOST_SUMS):
-    """Return the number of adjacent channels of a thread, which has at most `most` sums."""
-    return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= most), 1)
+def vector_of(channels, taps):
+    """Return the number of adjacent channels of a thread."""
+    return next((size for size in (4, 2) if channels % size == 0 and size * taps[0] * taps[1] <= MOST_TAPS), 1)
 
 
-def width(vector, columns, fewest=8):
-    """Return the number of columns of a block of `CHANNELS` channels, `vector` of them for a thread; at least `fewest`."""
-    pixel = CHANNELS // vector
+def width(channels, taps, columns):
+    """Return the number of columns of a block, which has at most `CHANNELS` channels."""
+    vector = vector_of(channels, taps)
+    fewest, pixel = 4 if vector == 2 else 8, CHANNELS // vector
     return next(size for size in (4, 8, 16, 32) if size >= fewest and (size >= columns or size * 2 * pixel > THREADS or size == 32))
 
 
-def filter_width(channels, taps, columns):
-    """Return the number of columns of a block of `filters`."""
-    return width(vector_of(channels, taps, FILTER_SUMS), columns, 4)
+def tiles(channels, taps, columns):
+    """Return the number of tiles of columns."""
+    return -(-columns // width(channels, taps, columns))
 
 
-def filter_tiles(channels, taps, columns):
-    """Return the number of tiles of columns of `filters`."""
-    return -(-columns // filter_width(channels, taps, columns))
-
-
-def filter_rows(rows):
+def filter_rows(rows, taps):
     """Return how many of `rows` rows a thread of `filters` loads together; the fastest number on an H200."""
+    if taps[0] * taps[1] > FEW_TAPS:
+        return 4
     return 8 if rows <= FEW_ROWS else 6
 
 
@@ -232,16 +233,14 @@ def suits(rows, taps):
 
 def parts(batch, pixels, channels, taps):
     """Return into how many parts `images` divides the rows, so that there are enough blocks."""
-    tiles = -(-pixels[1] // width(vector_of(channels, taps), pixels[1]))
-    blocks, rows = batch * tiles * -(-channels // CHANNELS), pixels[0]
+    blocks, rows = batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS), pixels[0]
     few = [count for count in range(1, rows // FEWEST_ROWS + 1) if rows % count == 0 and at_once(rows // count) == at_once(rows)]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
 def by_rows(channels, taps, columns, count):
     """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
-    vector = vector_of(channels, taps)
-    wide = width(vector, columns)
+    vector, wide = vector_of(channels, taps), width(channels, taps, columns)
     chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
     names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
     for name in names:
@@ -252,8 +251,8 @@ def by_rows(channels, taps, columns, count):
 def by_columns(channels, taps, rows):
     """Return the strategy of `filters` for numbers of channels and of taps (rows and columns), and the rows of images and of padding."""
     chain = AnySpec.tile(n=1, v=1, c=CHANNELS).to(Block).split(y=1)
-    for number in range(filter_rows(rows)):
-        chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps, FILTER_SUMS), taps))
+    for number in range(filter_rows(rows, taps)):
+        chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps), taps))
     return chain.done()
 
 

@@ -1,7 +1,9 @@
 """Transpose the last two dimensions of a batch of matrices, through shared memory.
 
     transpose(B,M,N)(GL,GL)(Kernel)
-      tile(b=1, m=bm, n=bn).to(Block)  transpose(1,bm,bn)(GL,GL)(Block)
+      tile(b=1).to(Block)              transpose(1,M,N)(GL,GL)(Block)
+      tile(m=bm, n=bn).to(Block)       transpose(1,bm,bn)(GL,GL)(Block)
+        .layout(ColMajor)              columns of tiles: adjacent blocks write adjacent parts of rows of Y
       load(X, SH)                      vectors along n, into padded rows
       step(copy)                       Move(1,bm,bn)(SH,GL)(Block)     a lane collects a vector along m from as many rows
 
@@ -27,8 +29,11 @@ vector = Tunable("vector", 8, 4, 2, 1)
 transpose = Fused(name="transpose", dims="b m n", batch="b", operands={"X": "b m n", "Y": "b n m"}, body={"copy": "Y[b,n,m] = X[b,m,n]"})
 
 strategy = (
-    transpose.tile(b=1, m=bm, n=bn)
+    transpose.tile(b=1)
     .to(Block)
+    .tile(m=bm, n=bn)
+    .to(Block)
+    .layout(ColMajor)
     .load("X", SH, Move.coalesced_copy(8).done())
     .pad(pad)
     .step("copy", Move.tile(32 // lanes, lanes * vector).to(Warp).tile(1, vector).to(Lane).done())

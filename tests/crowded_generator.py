@@ -9,9 +9,8 @@ import random
 import attrs
 import instruction_generator
 import named_generator
-from refined_generator import with_verb
+from refined_generator import with_verbs
 
-import fireiron
 from fireiron.errors import FireironError
 from fireiron.specs.formula import COMPARISONS, FUNCTIONS
 
@@ -72,18 +71,7 @@ def draw(seed):
             _ = program.lowered
         except (FireironError, AttributeError):
             continue
-        added = set()
-        for _ in range(12):
-            try:
-                longer, verb = with_verb(repr(program.strategy), rng, program.spec, VERBS)
-                other = eval(longer, {**vars(fireiron)}).program(target)
-                _ = other.lowered
-            except (FireironError, AttributeError):
-                continue
-            program = other
-            added.add(verb)
-            if len(added) == MOST:
-                break
+        program, added, _ = with_verbs(program, target, rng, VERBS, MOST, 12)
         return DrawnCrowd(program, frozenset({*case.features, *(f"added {verb}" for verb in added)}), case.symbols), refused
     raise AssertionError(f"seed {seed}: 200 draws refused")
 

@@ -10,13 +10,15 @@ import random
 
 import attrs
 import instruction_generator
+import test_bulk_add
 import test_library_sizes as library
 
 from fireiron import *
-from fireiron.check import safety
 from fireiron.errors import FireironError
+from fireiron.gpu.arguments import check_facts
 from fireiron.measure.data import all_sizes
 from fireiron.measure.simulated import data_for, first_value, first_wrong, simulated
+from fireiron.spec import sizes_of
 from fireiron.specs.formula import FUNCTIONS, REDUCTIONS
 
 TYPES = (float32, float16, bfloat16, float64)
@@ -133,6 +135,25 @@ def _of_shared_stages(name, rng, symbols):
     return strategy(TWO_PRODUCTS(**sizes, **dict.fromkeys("ABCED", RowMajor), dtype=float16)).program("sm_90a")
 
 
+def _of_kind(name, rng, symbols):
+    """A kind of one's own: lanes that receive from later ones, or a product with a scalar factor."""
+    symbols.clear()
+    dtype = rng.choice((float32, int32))
+    if name == "lanes":
+        width, rows, columns = rng.choice((8, 16, 32)), 32 * rng.randint(1, 3), rng.randint(1, 4)
+        later = Kind("Later", "dst[t,v] = src[t + {delta} in {width},v]", (Parameter("delta"), Parameter("width"))).starter
+        chain = later.tile(64, columns).to(Block).tile(32, columns).to(Warp).load("src", RF).done()
+        return chain(later(rng.randint(1, width - 1), width, rows, columns, dtype=dtype)(GL, GL)(Kernel)).program("sm_80")
+    scaled = Kind("Scaled", "C[m,n] += sum(k, alpha * A[m,k] * B[k,n])").starter
+    sizes = [rng.randint(1, 40), rng.randint(1, 40), rng.randint(1, 20)]
+    chain = scaled.tile(16, 16).to(Block).tile(2, 2).to(Thread).split(rng.choice((1, 2, 4))).unroll().tile(1, 1).unroll().split(1).done()
+    return chain(scaled(*sizes, dtype=dtype)(VAL, GL, GL, GL)(Kernel)).program("sm_80")
+
+
+def _of_bulk_additions(name, rng, symbols):
+    return test_bulk_add.FORMS[name]().program("sm_90a")
+
+
 def _of_instruction(form, rng, symbols):
     return instruction_generator.with_form(form, rng, symbols)
 
@@ -150,7 +171,7 @@ def _of_library(name, rng, symbols):
     return library.program(name, sizes)
 
 
-def _for_one_gpu(name):
+def for_one_gpu(name):
     """Whether a form is for one GPU; the subject `nodes` draws the others."""
     return "gpus" not in inspect.signature(library.library(name.partition(":")[0]).spec).parameters
 
@@ -160,13 +181,22 @@ def names():
     """All names in order, each with its drawing function: those of different kinds alternate."""
     kinds = (
         [(_of_function, name) for name in FUNCTIONS] + [(_of_combination, sign) for sign in REDUCTIONS.values()]
-        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")],
+        + [(_of_reduction, name) for name in REDUCTIONS] + [(_of_option, name) for name in OPTIONS] + [(_of_shared_stages, "two products")]
+        + [(_of_kind, name) for name in ("lanes", "scaled")] + [(_of_bulk_additions, name) for name in test_bulk_add.FORMS],
         [(_of_instruction, form) for form in instruction_generator.ALL],
-        [(_of_library, name) for name in library.FORMS if _for_one_gpu(name)],
+        [(_of_library, name) for name in library.FORMS if for_one_gpu(name)],
     )  # fmt: skip
     shuffled = [random.Random(17).sample(kind, len(kind)) for kind in kinds]
     places = [((number + 1) / (len(kind) + 1), pair) for kind in shuffled for number, pair in enumerate(kind)]
     return tuple(pair for _, pair in sorted(places, key=lambda one: one[0]))
+
+
+def supported(program, symbols):
+    """The sizes that a program has: a form may ignore others. Raises: LaunchError if one of its kernels does not support them."""
+    own = {one.name: symbols[one.name] for one in sizes_of(program.spec)}
+    for launch in program.launches:
+        check_facts(launch.program.lowered, all_sizes(program.spec, own))
+    return own
 
 
 def draw(seed):
@@ -176,7 +206,7 @@ def draw(seed):
         rng, symbols = random.Random(f"name {seed}/{refused}"), {}
         try:
             program = function(name, rng, symbols)
-            _ = program.lowered
+            symbols = supported(program, symbols)
         except FireironError as error:
             draw.last = error
             continue
@@ -188,11 +218,14 @@ def draw(seed):
 def objection(drawn, seed):
     """An oracle's objection to a program; empty if all is well."""
     program = drawn.program
-    alarms = [str(finding) for launch in program.launches for finding in safety(launch.program.lowered) if finding.severity == "error"]
+    try:
+        _ = [launch.program.ir for launch in program.launches]  # with all checks
+    except FireironError as error:
+        return f"an alarm: {error}"
     sizes = all_sizes(program.spec, drawn.symbols)
     arrays, judge = data_for(program, sizes, seed)
     wrong = simulated(program, sizes, arrays, judge, seconds=20)
-    return "; ".join([*alarms, *([] if wrong is None else [str(wrong)])])
+    return "" if wrong is None else str(wrong)
 
 
 def wrong_of(program, sizes, arrays, judge, outputs):

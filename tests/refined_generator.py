@@ -74,11 +74,29 @@ def places(text):
     return sorted(ends)[:-1]
 
 
-def with_verb(text, rng, spec, verbs=VERBS):
+def with_verb(text, rng, spec, verbs):
     """The text with a random verb at a random place."""
     encoded, end = text.encode(), rng.choice(places(text))
     verb = rng.choice(verbs).format(**_words(rng, spec))
     return (encoded[:end] + f".{verb}".encode() + encoded[end:]).decode(), verb.partition("(")[0]
+
+
+def with_verbs(program, target, rng, verbs, most, tries):
+    """A program for a target with up to `most` more verbs, their names, and the number of refused ones."""
+    added, refused = set(), 0
+    for _ in range(tries):
+        try:
+            longer, verb = with_verb(repr(program.strategy), rng, program.spec, verbs)
+            candidate = eval(longer, {**vars(fireiron)}).program(target)
+            _ = candidate.ir if verb == "skip_steps" else candidate.lowered  # its condition may read a value that is not written yet
+        except (FireironError, AttributeError):
+            refused += 1
+            continue
+        program = candidate
+        added.add(verb)
+        if len(added) == most:
+            break
+    return program, added, refused
 
 
 def draw(seed):
@@ -87,19 +105,8 @@ def draw(seed):
     while True:
         family = rng.choice(list(FAMILIES))
         case, _ = FAMILIES[family][0](f"{seed}/{refused}" if family != "combined" else rng.randrange(1 << 30))
-        text, added, target = repr(case.program.strategy), set(), rng.choice(("sm_80", "sm_90", "sm_90a"))
-        for _ in range(30):
-            try:
-                longer, verb = with_verb(text, rng, case.bound)
-                program = eval(longer, {**vars(fireiron)}).program(target)
-                _ = program.ir if verb == "skip_steps" else program.lowered  # its condition may read a value that is not written yet
-            except (FireironError, AttributeError):
-                refused += 1
-                continue
-            text, case.program = longer, program
-            added.add(verb)
-            if len(added) >= MOST:
-                break
+        case.program, added, refusals = with_verbs(case.program, rng.choice(("sm_80", "sm_90", "sm_90a")), rng, VERBS, MOST, 30)
+        refused += refusals
         if added:
             return DrawnRefined(case, family, case.program, frozenset({family, *(f"added {verb}" for verb in added)})), refused
 

@@ -1,11 +1,15 @@
 """The public names that campaigns draw: each has draws, or a reason; a new name without draws fails. Relations notice wrong tables."""
 
+import named_generator
 import numpy as np
+import pytest
 import relations
+import test_library_sizes as library
 from campaign import impossible, names, table
 from campaign.table import Table
 
 from fireiron import *
+from fireiron.errors import LaunchError
 
 
 def test_every_new_public_name_is_drawn_or_impossible():
@@ -66,3 +70,11 @@ def test_relations_notice_a_wrong_table(monkeypatch):
         lambda ir, arrays: simulate(ir, {**arrays, **({"rows": np.roll(arrays["rows"], 1)} if "rows" in arrays else {})}),
     )
     assert "differ from the plain product" in relations.objection_to_products(programs, 1)
+
+
+def test_sizes_of_drawn_names_are_those_of_their_kernels():
+    """A form may ignore a size, and its kernels may need a smallest one."""
+    program = library.program("fp8_gemm:few", {"M": 64, "N": 128, "K": library.symbol("k", 8)})
+    assert named_generator.supported(program, {"k": 128, "n": 40}) == {"k": 128}
+    with pytest.raises(LaunchError, match="k // 128 is at least 1"):
+        named_generator.supported(program, {"k": 120})

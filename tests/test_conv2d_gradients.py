@@ -117,7 +117,7 @@ def test_depthwise(name, arch, monkeypatch):
     monkeypatch.setattr(_many_parts, "FEWEST", 2)
     if name == "same":  # fewer rows together have shorter kernels
         monkeypatch.setattr(_depthwise_rows, "AT_ONCE", (4, 2, 1))
-        monkeypatch.setattr(_depthwise_rows, "filter_rows", lambda rows: 4)
+        monkeypatch.setattr(_depthwise_rows, "filter_rows", lambda rows, taps: 4)
     shape, taps, options = DEPTHWISE[name]
     x, w, grad = arrays(shape, (shape[1], 1, *taps), options)
     images, filters = right(grad, x, w, *pairs(options), depthwise=True)

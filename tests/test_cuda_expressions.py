@@ -24,8 +24,10 @@ import fireiron.values.expr as expr
 from fireiron.cuda import expressions as cuda
 from fireiron.cuda.quotients import Quotient, Residue
 from fireiron.cuda.rotations import Wrapped
+from fireiron.cuda.types import applied, repeated
 from fireiron.errors import ArgumentError, VerificationError
 from fireiron.values.expr import INT_MAX, Var, all_of, any_of, as_expr, equal, less, minimum, sym
+from fireiron.values.machine import float16, float32, int8, int32, int64
 
 SCALE = float(os.environ.get("FIREIRON_FUZZ", "1"))
 SEED = 20240307
@@ -338,3 +340,13 @@ def test_wrong_printers_are_found(name, tmp_path):
     ]
     assert changed, "the fault changes no named expression"
     assert disagreements(changed, tmp_path), f"not found: {name}: {[one.text for one in changed]}"
+
+
+def test_functions_of_64_bit_integers():
+    assert applied("abs", int64, "x").flat == "llabs(x)" and applied("abs", int32, "x").flat == "abs(x)"
+    assert applied("max", int64, "x", "y").flat == "max(x, y)"
+
+
+def test_numbers_in_each_element_of_a_vector():
+    assert repeated(1, float16, 2) == "0x3c003c00" and repeated(1, int8, 2) == "0x101"
+    assert repeated(1, float16, 4) == "make_uint2(0x3c003c00u, 0x3c003c00u)" and repeated(1, float32, 2) == "make_float2(1.0f, 1.0f)"

@@ -370,6 +370,13 @@ def test_run_time_sizes():
 # ---------------------------------------------------------------------------------------------- functions of arrays
 
 
+def test_run_time_sizes_of_arrays_alone():
+    """No step has the dimension of the array, which is longer than the rows that are read."""
+    spec = Fused(name="even", dims="m n h", operands={"X": "m h", "Y": "m n"}, body={"a": "Y[m,n] = X[m,2 * n]"})
+    answer = schedule(spec(m=8, n=32, h=sym("H", high=256), dtype=float32), "sm_80", candidates=1)
+    assert Facts(answer.program.spec, as_architecture("sm_80")).assumed["H"] <= 256 and not answer.program.ir.facts
+
+
 def test_a_function_without_strategies():
     """A definition that no strategy of the library computes runs as a function of arrays; a second call uses the same kernel."""
     scaled = Fused(

@@ -478,3 +478,9 @@ def test_exports_compile_and_need_no_driver_to_link(tmp_path, monkeypatch):
     built(tmp_path / "main", folder=tmp_path)
     (tmp_path / "run.cpp").write_text(MAIN)
     built(nvcc(), "-std=c++17", *strict, "-c", "run.cpp", "-o", "run.o", folder=tmp_path)
+
+
+def test_element_types_of_tensor_maps():
+    """The numbers of CUtensorMapDataType in cuda.h; for types that it lacks, unsigned integers of the same size."""
+    names = {float16: 6, float32: 7, tf32: 7, float64: 8, bfloat16: 9, int32: 3, int64: 5, int8: 0, float8_e4m3: 0, uint8: 0}
+    assert {dtype: maps.kind_of(dtype) for dtype in names} == names

@@ -13,7 +13,7 @@ import pytest
 from fireiron import *
 from fireiron import attention, compiler, ir, operators
 from fireiron.check import safety
-from fireiron.errors import FireironError
+from fireiron.errors import FireironError, LaunchError
 from fireiron.executable.fma import Fma
 from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.language import library
@@ -889,3 +889,34 @@ def test_blocks_of_streams_are_in_order(units):
     chain = MatMul.tile(8, 8).to(Block).stream_k(units, 8).epilog(RF, float32).split(8).tile(1, 1).to(Thread).split(1).done()
     program = chain(MatMul(24, 16, 5)(GL, GL, GL)(Kernel)).program("sm_80")
     assert sorted(order_of(program, {}, units)) == list(range(units))
+
+
+def test_the_only_index_of_an_array_keeps_vectors_aligned():
+    """An index that is clamped to an array of one column is 0, whatever it computes."""
+    definition = Fused(
+        name="s", dims="m n h", operands={"X": "m h", "Y": "m n"}, body={"a": "Y[m,n] = X[m,n + 2]"}, outside={"X": "replicate"}
+    )
+    chain = definition.tile(m=8, n=32).to(Block).load("X", SH, Move.coalesced_copy(8).done()).tile(m=1, n=4).to(Thread).done()
+    program = chain(definition(m=10, n=85, h=1, dtype=float32)).program("sm_80")
+    assert "float2" in program.unproved_text and safety(program.lowered) == ()
+
+
+def test_sizes_of_arrays_are_positive():
+    """The size q is that of an array alone; without elements, the kernel would read past its end."""
+    q = assume_positive(sym("K", high=64) // 8)
+    definition = Fused(name="s", dims="m k q", operands={"X": "m q", "Y": "m k"}, body={"a": "Y[m,k] = X[m,k // 32 * 4 + k // 2 % 4]"})
+    chain = definition.tile(m=8, k=32).to(Block).tile(m=1, k=1).to(Thread).done()
+    kernel = chain(definition(m=16, k=sym("K", high=64), q=q, dtype=float32)).compile("sm_80")
+    with pytest.raises(LaunchError, match="K // 8 is at least 1"):
+        kernel(np.zeros((16, 0), np.float32), K=7)
+
+
+def test_fills_by_threads_of_persistent_blocks_continue_their_count():
+    """A loop inside of the ring's loop uses the stage, whose count is defined before the loop over tiles."""
+    chain = MatMul.tile(64, 64).to(Block).persistent(8).epilog(RF, float32).split(64).pipeline(3).warp_specialize(copies=True)
+    chain = chain.load(A, SH).load(B, SH, Move.done()).tile(64, 64).to(Warpgroup).done()
+    n, k = (sym(name, multiple_of=8, high=4096) for name in "NK")
+    text = chain(MatMul(128, n, k, dtype=float16, c_dtype=float32, B=RowMajor, C=RowMajor)(GL, GL, GL)(Kernel)).cuda("sm_90a")
+    assert "int k_first_fill = 0;" in text and "++k_first_fill" in text
+    if any(one.serves("sm_90a") for one in toolchains()):
+        compile_cuda(text, "sm_90a")

@@ -35,7 +35,28 @@ def moved(mapping, chosen):
     return attrs.evolve(mapping, instances=tuple(attrs.evolve(each, mems=mems) if each is instance else each for each in mapping.instances))
 
 
-def product(chosen):
+LEAVES = {"clear_thread": Init.done(), "rescale_rows": Pointwise.done(SKIP_IF_IDENTITY)}
+"""Strategies for instances that are leaves."""
+
+
+def varied(mapping, chosen):
+    """The mapping with tensors elsewhere, and with options of launches, orders of copies and strategies of leaves at random."""
+    instances = []
+    for each in moved(mapping, chosen).instances:
+        if each.entrypoint and chosen.random() < 0.4:
+            each = attrs.evolve(each, group_m=chosen.choice([2, 3]), raster=1)
+        if each.entrypoint and chosen.random() < 0.15:
+            each = attrs.evolve(each, cluster=chosen.choice([(2, 1), (1, 2)]))
+        if each.layouts and chosen.random() < 0.1:
+            layouts = {name: attrs.evolve(stored, order=chosen.choice(["row", "col"])) for name, stored in each.layouts}
+            each = attrs.evolve(each, layouts=layouts)
+        if each.instance in LEAVES and chosen.random() < 0.5:
+            each = attrs.evolve(each, strategy=LEAVES[each.instance])
+        instances.append(each)
+    return attrs.evolve(mapping, instances=tuple(instances))
+
+
+def product(chosen, changed=moved):
     """A GEMM-based program with a mapping, its problem, its target, and a check of results."""
     name = chosen.choice(list(MODULES))
     module, group_m = MODULES[name], chosen.choice([1, 2, 3])
@@ -53,11 +74,11 @@ def product(chosen):
     known = chosen.random() < 0.7
     problem = sizes if known else tuple(sym(dim, high=4096, multiple_of=8) for dim in "MNK")
     arrays = CASES[name].inputs(*sizes)
-    bound = tasks.strategy(module.program, moved(mapping, chosen))(CASES[name].spec(*problem))
+    bound = tasks.strategy(module.program, changed(mapping, chosen))(CASES[name].spec(*problem))
     return bound, target, lambda kernel: require_right(CASES[name], arrays, kernel(*arrays))
 
 
-def of_attention(chosen):
+def of_attention(chosen, changed=moved):
     """The same for attention."""
     causal, ahead = chosen.random() < 0.4, chosen.random() < 0.5
     program, variant = PROGRAMS[causal, ahead]
@@ -70,7 +91,7 @@ def of_attention(chosen):
         mapping = tasks_attention.hopper(64 * groups, chosen.choice([16, 32]), groups, 2, persistent=chosen.choice([0, 1, 3]), **options)
     m = chosen.choice([16, 40, 64, 72])
     n = m if causal else chosen.choice([16, 40, 70, 96])
-    bound = tasks.strategy(program, moved(mapping, chosen))(
+    bound = tasks.strategy(program, changed(mapping, chosen))(
         attention.spec(m, n, 16, chosen.choice([1, 2]), fused=attention.definition(causal=causal))
     )
 

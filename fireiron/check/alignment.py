@@ -249,7 +249,7 @@ class _Vectors:
         if storage.swizzle is not None and storage.swizzle.base < width and not _swizzle_keeps(start, piece.width, storage.swizzle):
             return False  # it reads or flips bits that count the elements of the vector
         if start.trailing_zeros < width or steps != list(range(piece.width)):
-            return False
+            return bool(storage.computed) and self._proved_by_addresses(use, buffer, piece)
         return access.copy == ZERO or (self.known.of(access.copy) * self.known.of(buffer.elements)).trailing_zeros >= width
 
     def _proved_by_addresses(self, use: Use, buffer: Buffer, piece: Piece) -> bool:

@@ -278,6 +278,10 @@ class Addresses:
         if owner is inmost.around:  # the count continues from the first iteration of the loop around
             base = owner.at_start(base)
             owner = next((one for one in reversed(self.loops) if one.var in base.variables()), owner)
+        elif owner.around is not None and owner.around.var in base.variables():  # the name is counted, and defined before the loop around
+            if not continues_count(owner.loop, base, owner.around.loop):
+                return number
+            base = owner.around.at_start(base)
         value = (_reduced(base, rounds) if is_wide(base) else base) % rounds
         if constant(value) is not None or value in self.fixed:  # nothing depends on the loops around
             return value + rest

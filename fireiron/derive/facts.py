@@ -14,7 +14,7 @@ from fireiron.executable import INSTRUCTIONS
 from fireiron.executable.wgmma import Wgmma
 from fireiron.frozen import frozen
 from fireiron.performing.mma import Mma
-from fireiron.spec import Spec
+from fireiron.spec import Spec, sizes_of
 from fireiron.specs.formula import Element, Formula, Looked
 from fireiron.specs.fused import fused
 from fireiron.specs.fused_definition import FusedDefinition
@@ -98,8 +98,7 @@ class Facts:
     @functools.cached_property
     def assumed(self) -> Mapping[str, int]:
         """The values that are assumed for run-time sizes, by name."""
-        names = (var for size in self.spec.sizes for var in size.variables())
-        return {var.name: assumed_value(var) for var in names if isinstance(var, Var)}
+        return {var.name: assumed_value(var) for var in sizes_of(self.spec)}
 
     @functools.cached_property
     def loops(self) -> tuple[str, ...]:

@@ -300,8 +300,9 @@ def _enough_semaphores(semaphores: Expr | None) -> Iterable[tuple[str, Expr]]:
 
 
 def _positive_sizes(spec: Spec) -> Iterable[tuple[str, Expr]]:
-    """For each size that is an expression, the fact that it is at least 1; the launcher refuses other values."""
-    for size in dict.fromkeys(spec.sizes):
+    """For each size that is an expression, also of arrays alone, the fact that it is at least 1; the launcher refuses other values."""
+    shapes = (size for view in spec.operands.values() for size in view.tensor.array.shape)
+    for size in dict.fromkeys((*spec.sizes, *shapes)):
         if isinstance(size, Positive):
             yield f"{size} is at least 1", less(0, size.value)
 

@@ -126,8 +126,8 @@ class _Node:
         place = GpuPlace(first_block, self.semaphores, {**self.known[gpu], fill: 1})
         running: list[tuple[Sequence[Run], Any]] = []
         for first in range(0, plan.grid, plan.cluster):
-            cluster = [self._run_of(launch, first, rank, gpu, place) for rank in range(plan.cluster)]
-            running.append((cluster, programs_of(cluster, self.order)))
+            blocks = [self._run_of(launch, first, rank, gpu, place) for rank in range(plan.cluster)]
+            running.append((blocks, programs_of(blocks, self.order)))
         blocked: set[int] = set()
         while running:
             free = [place for place in range(len(running)) if id(running[place][0]) not in blocked]
@@ -155,8 +155,10 @@ class _Node:
 
     def _run_of(self, launch: SingleLaunch, first: int, rank: int, gpu: int, place: GpuPlace) -> Run:
         """The state of a block of a GPU, which has a rank in the cluster whose first block has this number."""
-        common = self.plans[gpu], launch.parameters, launch.history, (first + rank,), True, False, rank
-        return Run(*common, semaphores=self.semaphores[gpu], place=place)
+        return Run(
+            self.plans[gpu], launch.parameters, launch.history, (first + rank,), True, False, rank,
+            semaphores=self.semaphores[gpu], place=place,
+        )  # fmt: skip
 
 
 __all__ = ["LAUNCHES", "Exchanged", "simulate_exchange"]

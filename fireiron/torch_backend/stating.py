@@ -283,7 +283,8 @@ class Statement:
         if not hasattr(given, "op") or type_of(node) == CONDITION or (name, place) == ("where", 0):
             return value
         if type_of(given) == CONDITION and name not in COPIES:
-            value = Value(lambda text=value.text: f"where({text()}, 1, 0)", value.axes)
+            condition = value.text
+            value = Value(lambda: f"where({condition()}, 1, 0)", value.axes)
         return _as_float(value) if is_integer(given) and not is_integer(node) else value
 
     def _softplus(self, value: Value) -> Value:

@@ -90,7 +90,12 @@ ONE_OF = {"target": "a program has one target"}
 NEVER: dict[str, str] = {
     f"argument epilog.{name}": "a strategy stores the arguments of epilog by place: first, second, third"
     for name in ("init", "store", "dtype")
-} | {"argument rasterize.raster": "a strategy stores raster=1 as rasterize(group_n=...), and raster=2 as hilbert()"}
+} | {
+    "argument rasterize.raster": "a strategy stores raster=1 as rasterize(group_n=...), and raster=2 as hilbert()",
+    "verb to_col_major": "a strategy stores it as storage_layout(ColMajor)",
+    "verb to_row_major": "a strategy stores it as storage_layout(RowMajor)",
+    "layout UnitMode": "the views of tiles have it; the spec that a strategy is bound to has no units",
+}
 """Public names that no strategy can contain, with the reasons."""
 
 

@@ -87,7 +87,10 @@ def _published(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
 
 
-SIMULATED = ("strategies", "definitions", "second", "tasks", "walks", "text", "clean")
+SIMULATED = (
+    "strategies", "definitions", "second", "tasks", "walks", "text", "clean", "combined", "crowded", "derived", "indirect", "instructions", "names",
+    "near", "nested", "nodes", "packed", "producers", "refined", "relations", "scans", "sparse",
+)  # fmt: skip
 """Subjects that simulate each draw and compare it with NumPy, or with the kernel in another order."""
 
 

@@ -21,6 +21,7 @@ from fireiron.ir import Kernel, execs
 from fireiron.ir.effects.dependent_launch import DependentLaunch
 from fireiron.language.strategy import Strategy
 from fireiron.language.tree import OF_EACH_STEP
+from fireiron.spec import OwnStarter
 from fireiron.specs.formula import ALL_SCANS, COMPARISONS, DECOMPRESSED, FUNCTIONS, REDUCTIONS
 from fireiron.tasks.mapping import HOPPER, Stored, TaskMapping
 from fireiron.tasks.step import TaskProgram
@@ -133,8 +134,6 @@ def _of_call(node: ast.Call) -> Iterator[str]:
         yield "spec run-time size"
         if len(node.args) > 3 and isinstance(node.args[3], ast.Constant) and node.args[3].value != 1:
             yield "spec multiple_of"
-    if isinstance(node.func, ast.Name) and node.func.id == "Kind":
-        yield "kind user-defined"
     yield from (f"layout {name}" for name in ("ld",) if name in keywords)
     yield from (f"spec {name}" for name in ("accumulate",) if name in keywords)
     for keyword in ("epilogue", "signature"):
@@ -230,6 +229,8 @@ def _of_index(index: str) -> Iterator[str]:
 def _of_program(program: Program) -> Iterator[str]:
     yield f"target {program.architecture}"
     yield from _of_text(repr(program.spec))
+    if isinstance(program.spec.starter, OwnStarter) and not hasattr(fireiron, program.spec.title):
+        yield "kind user-defined"
     kernels = [*(launch.program.lowered if hasattr(launch, "program") else launch.ir for launch in program.preceding), program.lowered]
     if len(kernels) > 1:
         yield "launch several kernels"

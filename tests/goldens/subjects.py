@@ -48,12 +48,19 @@ def _library() -> Subject:
     return Subject(test_texts.forms, test_texts.outcome)
 
 
+def _sketches() -> Subject:
+    import test_rules
+
+    return Subject(test_rules.names, test_rules.outcome)
+
+
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "corpus": _corpus,
     "drawn_ir": _drawn_ir,
     "library": _library,
     "offers": _offers,
     "perturbed": _perturbed,
+    "sketches": _sketches,
 }
 """By name; a subject's imports are executed when it is used."""
 

@@ -6,7 +6,7 @@ import random
 
 from event_random import check_drawn
 from problems import simulated
-from test_tasks_random import of_attention, product
+from test_tasks_random import of_attention, product, varied
 from walker import instructions_in
 
 from campaign import Outcome, Subject, agreed, found, refused
@@ -34,7 +34,7 @@ def _mapped(seed: int) -> Outcome:
     chosen = random.Random(seed)
     attends = chosen.random() < 0.3
     try:
-        bound, target, require = (of_attention if attends else product)(chosen)
+        bound, target, require = (of_attention if attends else product)(chosen, varied)
         kernel = simulated(bound, target)
         lowered = kernel.program.lowered
     except FireironError:
@@ -45,8 +45,10 @@ def _mapped(seed: int) -> Outcome:
         assert not alarms, alarms
         require(kernel)
     except Exception as error:
-        program = f"from fireiron import *\n\nstrategy = {bound!r}\nprint(strategy.program({target!r}).cuda)\n"
-        return found(f"{type(error).__name__}: {error}\n\n{program}\n\nfrom test_tasks_random import ran\nran({seed})\n", features)
+        program = (
+            f"from fireiron import *\nfrom fireiron.tasks import *\n\nstrategy = {bound!r}\nprint(strategy.program({target!r}).cuda)\n"
+        )
+        return found(f"{type(error).__name__}: {error}\n\n{program}\n", features)
     return agreed(features, kernel.program, clean=1)
 
 
