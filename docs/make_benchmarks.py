@@ -170,7 +170,7 @@ FIGURES = (
         "results_gpus",
         "Products on two GPUs, M x N x K of one",
         "cuBLAS and NCCL",
-        ("2026-11-30-h200-node-2/node.json",),
+        ("2026-11-30-h200-x2-1/node.json",),
         two_gpus,
     ),
 )

@@ -172,6 +172,10 @@ def prepare(task, arguments):
     return result, contenders or None
 
 
+LIMITS = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-4, "float64": 1e-12}
+"""Relative difference of the results of two kernels above which one is wrong, by element type; integers must be equal."""
+
+
 def compared(arrays, call, right):
     """Compare the results of a launch with those of the first one, and return these. Raises: `ValueError` if they differ."""
     import cupy
@@ -182,9 +186,9 @@ def compared(arrays, call, right):
     if right is None:
         return results
     for name, result in results.items():
-        limit = arrays.tolerance if isinstance(arrays.tolerance, float) else arrays.tolerance[name]
+        limit = LIMITS.get(str(arrays.spec.operands[name].dtype), 0.0)
         error = float(cupy.linalg.norm((result - right[name]).ravel()) / cupy.linalg.norm(right[name].ravel()))
-        if not error <= 2 * limit:
+        if not error <= limit:
             raise ValueError(f"{name}: a relative difference of {error:.2g} from the first kernel")
     return right
 

@@ -63,7 +63,7 @@ def main(folder: str) -> None:
     own = torch.zeros(BYTES // 4, dtype=torch.int32, device="cuda")
     other = handle.get_buffer(1 - rank, shared.shape, torch.int32)
     kernel = cupy.RawKernel(SOURCE, "copy")
-    there, here = handle.buffer_ptrs[1 - rank], own.data_ptr()
+    remote, local = handle.buffer_ptrs[1 - rank], own.data_ptr()
 
     def copied(source: int, target: int) -> Callable[[], Any]:
         stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
@@ -74,7 +74,7 @@ def main(folder: str) -> None:
 
         return call
 
-    ways = {"read": copied(there, here), "store": copied(here, there), "copy engine": lambda: other.copy_(own)}
+    ways = {"read": copied(remote, local), "store": copied(local, remote), "copy engine": lambda: other.copy_(own)}
     rows = {name: gigabytes_per_second(function) for name, function in ways.items()}
     if rank == 0:
         print("GB/s of the link, both directions at once:", rows, flush=True)

@@ -64,7 +64,8 @@ def storing_values_of(tile, M, N, blocks=132):
 def exchanged_values_of(tile, M, N, blocks=132):
     """Return the values of `exchanged` for a tile of `hopper`, `M` rows that a GPU adds, and `blocks` resident blocks; None if illegal.
 
-    Tiles divide the rows and columns. Blocks in clusters, and warpgroups that compute different tiles, are illegal.
+    Tiles divide the rows and columns. Clusters are slower (716 instead of 680 us for 8192 x 8192 x 3584), so tiles in clusters have none.
+    Warpgroups that compute different tiles are illegal.
     """
     bm, bn = tile["bm"], tile["bn"]
     resident = [count for count in hopper.num_blocks.values if count <= blocks]

@@ -11,17 +11,31 @@ from fireiron.strategies import hopper
 SIZES = (256, 128, 256)
 OVERLAPPED = {"overlapped": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 256))}
 STORING = hopper.storing.with_(bm=128, bn=256, wm=64, wn=256, epi_m=64, epi_n=64, stages=3, store_stages=4)
+CLUSTERS = {
+    "overlapped in clusters": (KINDS["gathered"][0], KINDS["gathered"][1].overlap(128, 64)),
+    "stored in clusters": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
+}
 EXCHANGED = {
     "stored by a warp": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
     "exchanged": (KINDS["scattered"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
     "exchanged by all": (KINDS["reduced"][0], MatMul.to_gpus("k", sums=float16).overlap(128, 256)),
 }
-ALL = {**KINDS, **OVERLAPPED, **EXCHANGED}
-ONE_LAUNCH = {**OVERLAPPED, **EXCHANGED}
+ONE_LAUNCH = {**OVERLAPPED, **EXCHANGED, **CLUSTERS}
+ALL = {**KINDS, **ONE_LAUNCH}
+RESTS = {
+    "stored by a warp": STORING,
+    "stored in clusters": STORING.with_(cluster_m=2),
+    "overlapped in clusters": hopper.strategy.with_(bm=128, bn=128, bk=64, wm=64, wn=128, epi_m=64, epi_n=64, stages=3, cluster_m=2),
+}
+"""The strategies of products that are not the default."""
+
 LAUNCHES = 10_000
 """Further launches of kernels that wait for other GPUs; a number as an argument replaces it, such as 10 with compute-sanitizer."""
 
-PLAIN = {"stored by a warp": "scattered", "overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced"}
+PLAIN = {
+    "stored by a warp": "scattered", "overlapped": "gathered", "exchanged": "scattered", "exchanged by all": "reduced",
+    "overlapped in clusters": "gathered", "stored in clusters": "scattered",
+}  # fmt: skip
 """Also those that only strategies with a producer allow."""
 
 
@@ -38,8 +52,7 @@ def checked(kind, rank, gpus, calls=20, launches=0):
 
     order, steps = ALL[kind]
     problem = spec(PLAIN.get(kind, kind), gpus, SIZES, dtype=float16, c_dtype=float16)
-    rest = STORING if kind == "stored by a warp" else hopper.strategy
-    run = steps.then(rest)(problem).compile("sm_90a").over(seconds=20)
+    run = steps.then(RESTS.get(kind, hopper.strategy))(problem).compile("sm_90a").over(seconds=20)
     m, n, k = (size * gpus for size in SIZES)
     generator = torch.Generator("cuda").manual_seed(1)
     for call in range(calls):

@@ -235,6 +235,7 @@ EMULATED = {
     r"red\.(?:relaxed|release)\.sys\.global\.add\.u32": _all("red_add_word"),
     r"fence\.acq_rel\.sys": lambda asm: "static_cast<void>(0)",
     r"fence\.proxy\.async": lambda asm: "ptx::proxy_fence()",
+    r"fence\.proxy\.async\.global": lambda asm: "static_cast<void>(0)",  # the machine has no caches of global memory
     r"mov\.u64": lambda asm: f"{asm.registers[0]} = 0",  # the time, for reports of waits without end
     r"trap": lambda asm: "__builtin_trap()",
     r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32": _all("setmaxnreg"),

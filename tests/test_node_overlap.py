@@ -29,11 +29,11 @@ SMALL = (
 """Blocks of 64 x 64 elements, and a producer of one warp."""
 
 
-def product(gpus, m=64, n=64, k=512):
+def product(gpus, m=64, n=64, k=256):
     return MatMul(m * gpus, n * gpus, k, dtype=float16, c_dtype=float16, **OVER)(GL, GL, GL)(Node(gpus))
 
 
-def strategy(rows=64, columns=256, rest=SMALL):
+def strategy(rows=64, columns=128, rest=SMALL):
     return MatMul.to_gpus("n").load("A", GL).overlap(rows, columns, warps=2).then(rest)
 
 
@@ -73,10 +73,12 @@ def test_text():
     assert not kernel().program.launches[0].reads_of_all_gpus
     assert (
         "copy_group * 2 + copy_warp" in text
-        and "if (k % 4 * 64 == 0 && (block - gpu + 2) % 2 > 0)" in text
-        and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 4), 4, launch);" in text
+        and "if (k % 2 * 64 == 0 && (block - gpu + 2) % 2 > 0)" in text
+        and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 2), 2, launch, workspace + gpu * 1572864 + 65528);" in text
     )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
+    assert text.count("if (limits[0] != 0 && now - start > limits[0])") == 2  # each wait for other GPUs has the time limit
+    assert text.count("fence.proxy.async.global;") == 1
 
 
 def test_registers_of_a_producing_warpgroup():
@@ -119,7 +121,7 @@ def test_written_and_read_back():
 
 @pytest.mark.parametrize(
     ("rows", "columns", "words"),
-    [(96, 256, "regions of 96 of 64"), (64, 96, "a multiple of 64 that divides 512"), (512, 256, "regions of 512 of 64")],
+    [(96, 256, "regions of 96 of 64"), (64, 96, "a multiple of 64 that divides 256"), (512, 256, "regions of 512 of 64")],
 )
 def test_refused_regions(rows, columns, words):
     with pytest.raises(DecompositionError, match=words):

@@ -109,20 +109,43 @@ SIGNAL: Final = Function(
 )
 
 
+LIMIT: Final = (
+    "if (++polls % 4096 == 0) {",
+    "  unsigned long long now;",
+    '  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));',
+    "  if (start == 0) start = now;",
+    "  const unsigned long long* const limits = reinterpret_cast<const unsigned long long*>(header);",
+    "  if (limits[0] != 0 && now - start > limits[0]) {",
+    "    volatile int* const report = reinterpret_cast<volatile int*>(limits[1]);",
+    "    report[0] = 1;",
+    "    __threadfence_system();",
+    '    asm volatile("trap;");',
+    "  }",
+    "}",
+)
+"""Lines of a poll. After the time limit they report, and stop all blocks."""
+
+
 @functools.cache
 def _await_copies(fenced: bool, proxied: bool) -> Function:
-    """Return the function by which a thread waits for copies, which TMA then loads if `proxied`."""
+    """Return the function by which a thread waits for copies, which TMA then loads from global memory if `proxied`.
+
+    A fence of all state spaces takes longer: 94 instead of 88 us for 1024x3584x8192 (two H200).
+    """
     order = "acquire" if fenced else "relaxed"
     body = (
         "const unsigned position = copies * (launch + 1);",
-        "unsigned seen;",
+        "unsigned seen, polls = 0;",
+        "unsigned long long start = 0;",
         "do {",
         f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(semaphore) : "memory");',
+        *(f"  {line}" for line in LIMIT),
         "} while (static_cast<int>(seen - position) < 0);",
-        *(('asm volatile("fence.proxy.async;" ::: "memory");',) if proxied else ()),
+        *(('asm volatile("fence.proxy.async.global;" ::: "memory");',) if proxied else ()),
     )
     note = f"wait until `copies` were counted in each launch until this one{', whose data TMA then loads' if proxied else ''}"
-    return Function("await_copies", ("const unsigned* semaphore", "unsigned copies", "unsigned launch"), body, note)
+    parameters = ("const unsigned* semaphore", "unsigned copies", "unsigned launch", "const unsigned* header")
+    return Function("await_copies", parameters, body, note)
 
 
 BEGIN: Final = Function(
@@ -182,18 +205,7 @@ def _await_gpus(fenced: bool, what: str) -> Function:
         "unsigned long long start = 0;",
         "do {",
         f'  asm volatile("ld.{order}.sys.global.u32 %0, [%1];" : "=r"(seen) : "l"(own) : "memory");',
-        "  if (++polls % 4096 == 0) {",
-        "    unsigned long long now;",
-        '    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));',
-        "    if (start == 0) start = now;",
-        "    const unsigned long long* const limits = reinterpret_cast<const unsigned long long*>(header);",
-        "    if (limits[0] != 0 && now - start > limits[0]) {",
-        "      volatile int* const report = reinterpret_cast<volatile int*>(limits[1]);",
-        "      report[0] = 1;",
-        "      __threadfence_system();",
-        '      asm volatile("trap;");',
-        "    }",
-        "  }",
+        *(f"  {line}" for line in LIMIT),
         "} while (static_cast<int>(seen - position) < 0);",
         "__syncwarp();",
     )
@@ -220,7 +232,8 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
             f"{own} + {MOST_SEMAPHORES - HEADER_WORDS}",
         )
         if statement.scope == THREAD_SCOPE:
-            call = f"{printer.function(_await_copies(statement.fenced, statement.proxied))}({place}, {count}, {launch});"
+            function = printer.function(_await_copies(statement.fenced, statement.proxied))
+            call = f"{function}({place}, {count}, {launch}, {header});"
         else:
             function = printer.function(_await_gpus(statement.fenced, "counts" if printer.kernel.gathers else "tiles"))
             call = f"{function}({place}, {exchange.gpus}, {count}, {launch}, {header});"

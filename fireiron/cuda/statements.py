@@ -57,6 +57,7 @@ from fireiron.ir import (
     variables,
 )
 from fireiron.ir.awaited import awaited
+from fireiron.ir.mechanisms.tma_store import ARRIVAL
 from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
 from fireiron.ir.unrolled import indexes_registers, single
 from fireiron.values.document import Assignment, Joined, Listed, Text, called
@@ -310,6 +311,9 @@ class Statements:
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(mechanism=mechanism):
                 return list(self._one_of(lambda one: one is mechanism).mechanism.commit(self.printer))
+            case Wait(arrival=True, reason=reason):
+                call = f"{self.printer.function(ARRIVAL)}();"
+                return [Noted(call, reason) if reason else call]
             case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=pinned):
                 return list(mechanism.wait(self.printer, groups, reason, pinned, self._one_of(lambda one: one is mechanism)))
             case IfAnyLane(needed=needed):

@@ -54,7 +54,8 @@ class ToGpus(Decomposition):
             sums, total = partial_sums(spec, self.dim, self.summary(), self.sums, overlap is not None)
             if overlap is not None:
                 overlap = attrs.evolve(overlap, called=sum_of_launch(sums, total))
-                return Launches((LaunchRequest("sum", total, "", sum_by_warps(total, overlap.tile), overlap=overlap),), sums)
+                owners = sums.C.tensor.shape[0].factor // total.C.tensor.shape[0].factor
+                return Launches((LaunchRequest("sum", total, "", sum_by_warps(total, overlap.tile, owners), overlap=overlap),), sums)
             request = LaunchRequest("", sums, "", arrays={"C": sums.C.tensor.name}, kernel="sums")
             return Launches((request,), total, sum_of_parts(total))
         if self.planned(ToGpusPlan()).overlap is not None:

@@ -508,12 +508,14 @@ class Wait(Stmt):
     """A thread waits until at most `groups` of its most recently committed groups are in flight.
 
     `pinned_registers` are buffers in registers that the thread may read only after the wait. The compiler does not know this, so an empty
-    `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did.
+    `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did. A wait for TMA stores is until
+    they have read shared memory; if it is for their `arrival`, until they have written global memory, and `groups` is 0.
     """
 
     groups: int
     reason: str = ""
     mechanism: Mechanism = CP_ASYNC_GROUPS
+    arrival: bool = attrs.field(default=False, kw_only=True)
     pinned_registers: tuple[str, ...] = ()
     requested: int | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
     orders: tuple[Dependence, ...] = _orders()

@@ -289,10 +289,11 @@ SUMMED_ROWS = 8
 """Most rows of which an adding lane loads the sums of all GPUs at once: further ones need more registers than products leave."""
 
 
-def sum_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ...]:
+def sum_by_warps(spec: Spec, region: tuple[int, ...], owners: int) -> tuple[Decomposition, ...]:
     """Return the default strategy of a sum over GPUs by warps of each block: a lane adds vectors of several rows.
 
-    `region` are the sizes of the regions that warps wait for. Tiles are in the order in which GPUs compute them.
+    `region` are the sizes of the regions that warps wait for. Tiles are in the order in which GPUs compute them: those of the `owners` GPUs
+    that store parts of the result alternate.
 
     Raises: DecompositionError if rows are not multiples of a vector for each lane.
     """
@@ -306,7 +307,7 @@ def sum_by_warps(spec: Spec, region: tuple[int, ...]) -> tuple[Decomposition, ..
             legal=f"columns that are multiples of {LANES * vector}",
         )  # fmt: skip
     start: Any = spec.starter
-    blocks = start.tile(m=rows, n=columns).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // rows, 1))
+    blocks = start.tile(m=rows, n=columns).to(Block).rasterize(group_m=max(ROWS_IN_ORDER // owners // rows, 1))
     threads = blocks.tile(m=rows * columns // (LANES * vector), n=vector).to(Thread).layout(RowMajor)
     loaded = threads.load("P", RF, Move.tile(1, vector, 1).unroll().done())
     steps: tuple[Decomposition, ...] = loaded.tile(m=1, n=vector).unroll().done().steps

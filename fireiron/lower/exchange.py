@@ -5,8 +5,8 @@
     launch 2: add the sums of all GPUs   adding warps: for each tile of own rows: wait until all GPUs have stored it; add their sums
 
 Both launches are lowered separately. `exchanged` joins them. The workspaces of all GPUs are mapped at equal distances, so that the sums of
-all GPUs are rows of one array, which one tensor map describes. GPUs compute tiles of rows that others own first, and own rows last. If each
-GPU stores the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
+all GPUs are rows of one array, which one tensor map describes. Tiles of rows that other GPUs own, and own ones, alternate. If each GPU
+stores the complete result, blocks store each tile on all GPUs, first on others, and each GPU adds all tiles.
 
 Semaphores only grow, one per region and GPU that stores: launch `e` waits for `e + 1` times the tiles of a region of each GPU. One for all
 GPUs would count those that are a launch ahead for others. So no launch resets a semaphore, and no barrier of GPUs
@@ -28,6 +28,7 @@ from fireiron.ir import (
     WARPGROUP_SCOPE,
     Access,
     Buffer,
+    Commit,
     Exec,
     For,
     Kernel,
@@ -37,10 +38,12 @@ from fireiron.ir import (
     SemaphoreAction,
     SemaphoreBarrier,
     Stmt,
+    Wait,
     Workspace,
     execs,
     lets,
     rewritten,
+    statements,
 )
 from fireiron.ir.overlap import Exchange, Regions
 from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
@@ -65,6 +68,19 @@ def exchanged(kernel: Kernel, sum_: Kernel, spec: Spec, gpus: int, tile: tuple[i
     Raises: DecompositionError if the kernel does not store tiles by TMA in a loop over tiles, or if sizes do not fit.
     """
     return _Exchange(kernel, sum_, spec, gpus, tile, warps).joined()
+
+
+@attrs.frozen
+class Alternation(Rotation):
+    """An order in which tiles of the parts of all GPUs alternate, so that stores to other GPUs never fill the link.
+
+    `shift` is the number of the GPU whose part is first, of `gpus`.
+    """
+
+    gpus: int
+
+    def of(self, number: Expr) -> Expr:
+        return (number % self.gpus + self.shift) % self.gpus * (self.count // self.gpus) + number // self.gpus
 
 
 class _Exchange(JoinedRole):
@@ -152,7 +168,7 @@ class _Exchange(JoinedRole):
         """A role of the product, which stores tiles on the GPU that adds them, and counts them there.
 
         Consumers count a tile after they have computed the next one, as they would wait for the link before. A storing warp counts it
-        at once.
+        at once, and has one store in flight.
         """
         loop = self._over_tiles
         named = lets((*self.kernel.body, *role.body))
@@ -175,11 +191,27 @@ class _Exchange(JoinedRole):
         if role.name != self.storing:
             return role
         if loop is not None and not self._by_consumers:
-            return attrs.evolve(role, body=rewritten(role.body, changed))
+            return attrs.evolve(role, body=self._one_by_one(rewritten(role.body, changed)))
         last: dict[Var, Expr | int] = {} if loop is None else {loop.var: loop.extent - 1}
         active = TRUE if loop is None else less(0, loop.extent)
         signals = self._signals([value.substitute(last) for value in first], active)
-        return attrs.evolve(role, body=(*rewritten(role.body, changed), *signals))
+        body = rewritten(role.body, changed)
+        return attrs.evolve(role, body=(*(body if self._by_consumers else self._one_by_one(body)), *signals))
+
+    def _one_by_one(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
+        """The program of a storing warp that waits until a store has arrived before it issues the next one.
+
+        If all SMs store tiles at once, the link is full, and loads of the main loop wait for these stores.
+        """
+        waits = [stmt for stmt in statements(body) if isinstance(stmt, Wait) and stmt.mechanism.outlives]
+
+        def changed(stmt: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(stmt, Exec) and stmt.mechanism.outlives:
+                wait = Wait(0, "one store in flight", stmt.mechanism, arrival=True, orders=waits[0].orders)
+                return (stmt, Commit(stmt.mechanism), wait)
+            return () if isinstance(stmt, (Commit, Wait)) and stmt.mechanism.outlives else (stmt,)
+
+        return rewritten(tuple(body), changed)
 
     @property
     def _inner(self) -> Mapping[Var, Expr | int]:
@@ -209,12 +241,11 @@ class _Exchange(JoinedRole):
             yield attrs.evolve(signal, gpu=owner, active=active, arrived=True, launch=LAUNCH, follows=place > 0)
 
     def _rotated(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """The program in which a GPU computes the rows of the next GPU first, and its own last, if tiles have a number along rows."""
+        """The program in which tiles of rows of all GPUs alternate, if they have a number along rows: the next GPU's first, own last."""
         number = number_along(self.kernel, self.write.base, 0)
         if number is None or number == self.kernel.block or (number.high + 1) % self.gpus or self.part == self.rows:
             return tuple(body)
-        count = number.high + 1
-        return rewritten(tuple(body), Rotation(number, number, (self.rank + 1) * (count // self.gpus), count).let)
+        return rewritten(tuple(body), Alternation(number, number, self.rank + 1, number.high + 1, self.gpus).let)
 
     # ------------------------------------------------------------------------------------------ the adding warps
 

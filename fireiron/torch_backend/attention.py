@@ -26,9 +26,6 @@ NAMES: Final = frozenset(
 
 TYPES: Final = ("torch.float16", "torch.bfloat16")
 
-FEWEST_QUERIES: Final = 128
-"""Queries of a head below which no measurement shows a gain: a tile of rows has this number."""
-
 
 def replaced(graph: Any, node: Any, device: int | None, target: str) -> Taken:
     """Replace one attention of a graph, and return what was taken. Raises: `CannotStateError` if it is left to Inductor."""
@@ -80,11 +77,9 @@ def _check(node: Any, given: dict[str, Any], tensors: tuple[Any, ...]) -> None:
     for tensor in tensors:
         shape_of(tensor)  # raises for symbolic extents
         check_strides(tensor)
-    *_, queries, elements = shape_of(tensors[0])
+    *_, elements = shape_of(tensors[0])
     if elements % 8 or any(tensor.meta["val"].stride()[-1] != 1 for tensor in tensors):
         raise CannotStateError("heads whose elements are not contiguous, or not a multiple of 8")
-    if queries < FEWEST_QUERIES:
-        raise CannotStateError(f"attention of {queries} queries per head, fewer than {FEWEST_QUERIES}")
 
 
 __all__ = ["NAMES", "replaced"]

@@ -22,6 +22,13 @@ WAIT = Function(
     "int N",
 )
 
+ARRIVAL = Function(
+    "tma_store_wait_arrival",
+    (),
+    ('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");',),
+    "wait until the TMA stores of all bulk groups of this thread have written global memory",
+)
+
 
 class TmaStores(Mechanism):
     """A store has read shared memory after a wait of its issuer for its group."""
