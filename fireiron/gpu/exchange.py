@@ -30,6 +30,8 @@ class ExchangeMemory:
 
         assert kernel.workspace is not None and kernel.workspace.exchange is not None
         exchange, self.rank, self.name, self.seconds = kernel.workspace.exchange, rank, kernel.name, seconds_of(seconds)
+        others = ", ".join(f"GPU {other}" for other in range(exchange.gpus) if other != rank)
+        self._awaited = others if exchange.gpus == 2 else f"one of {others}"
         needed = MOST_SEMAPHORES * SEMAPHORE_BYTES + exchange.used * exchange.row
         self._memory = Shared.of((needed // 4,), (1,), torch.int32, group, device, exchange.distance)
         self._report = torch.zeros(1, dtype=torch.int32).pin_memory()
@@ -51,7 +53,7 @@ class ExchangeMemory:
         """Raise a LaunchError if another GPU was not counted in time. Does not wait for launches."""
         if self._seen[0]:
             raise LaunchError(
-                f"GPU {self.rank} waited in {self.name} for other GPUs, which did not arrive within {self.seconds:g} s",
+                f"GPU {self.rank} waited in {self.name}, and {self._awaited} did not arrive within {self.seconds:g} s",
                 got="a peer that ended, is late, or calls other functions", legal="the same calls in the same order on all GPUs",
                 hint="end all processes and start them again; over(group, seconds=...) sets the time limit",
             )  # fmt: skip

@@ -293,9 +293,8 @@ attention_packed(
   __shared__ unsigned long long v_sh_ring[4];
   const unsigned v_sh_ring_full = shared_address(v_sh_ring);  // 2 mbarriers: v_sh full
   const unsigned v_sh_ring_empty = v_sh_ring_full + num_stages * 8;  // 2 mbarriers: v_sh empty
-  __shared__ unsigned long long q_sh_ring[2];
+  __shared__ unsigned long long q_sh_ring[1];
   const unsigned q_sh_ring_full = shared_address(q_sh_ring);  // 1 mbarrier: q_sh full
-  const unsigned q_sh_ring_empty = q_sh_ring_full + 8;  // 1 mbarrier: q_sh empty
   if (threadIdx.x == 0) {
     prefetch_tensor_map(&Q_map);
     prefetch_tensor_map(&K_map);
@@ -309,10 +308,8 @@ attention_packed(
       mbarrier_init(v_sh_ring_full + stage * 8, 1);
       mbarrier_init(v_sh_ring_empty + stage * 8, 4);
     }
-    for (int stage = 0; stage < 1; ++stage) {
+    for (int stage = 0; stage < 1; ++stage)
       mbarrier_init(q_sh_ring_full + stage * 8, 1);
-      mbarrier_init(q_sh_ring_empty + stage * 8, 4);
-    }
     fence_mbarrier_init();
   }
   __syncthreads();
@@ -560,8 +557,6 @@ attention_packed(
     pin_registers(acc);
     if (thread % 32 == 0)
       mbarrier_arrive(v_sh_ring_empty);
-    if (thread % 32 == 0)
-      mbarrier_arrive(q_sh_ring_empty);
     // attention_packed(64,32,1,1,1,4)(GL,RF,RF)(Warpgroup)
     // l_whole: l[m] = sum(sums_part, l_parts[m,sums_part])
     // Reduction(64,4)(RF,RF)(Warpgroup): over 4 lanes by shuffles
@@ -606,7 +601,6 @@ attention_packed(
   }
   // producer
   else if (threadIdx.x == 128) {
-    mbarrier_wait(q_sh_ring_empty, 1);  // wait until q_sh is empty
     mbarrier_arrive_expect_tx(q_sh_ring_full, q_sh_stage_bytes);
     const unsigned q_sh_address = shared_address(q_sh);
     tma_load_5d(q_sh_address, &Q_map, 0, 0, 0, 0, 0, q_sh_ring_full);
