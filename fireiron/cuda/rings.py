@@ -162,13 +162,14 @@ def declarations(printer: KernelPrinter, dynamic: bool) -> Iterable[Item]:
         makers = Makers(kernel).of_ring(ring.name)
         count = printer.addresses.constants.count(ring.stages)
         yield WithSteps(Noted(f"const unsigned {full} = {address}({start});", f"{_mbarriers(ring.stages)}: {_contents(ring)} full"), makers)
-        lines = [f"{init}({full} + stage * 8, {ring.producers});"]
+        step = " + stage * 8" if ring.stages > 1 else ""
+        lines = [f"{init}({full}{step}, {ring.producers});"]
         if ring.refilled:
             distance = f"{count} * 8" if count.isidentifier() else ring.stages * 8
             note = f"{_mbarriers(ring.stages)}: {_contents(ring)} empty"
             yield WithSteps(Noted(f"const unsigned {empty} = {full} + {distance};", note), makers)
-            lines.append(f"{init}({empty} + stage * 8, {ring.consumers});")
-        inits.append(Braces(f"for (int stage = 0; stage < {count}; ++stage)", tuple(lines)))
+            lines.append(f"{init}({empty}{step}, {ring.consumers});")
+        inits.extend([Braces(f"for (int stage = 0; stage < {count}; ++stage)", tuple(lines))] if step else lines)
     maps = [f"{printer.function(PREFETCH)}(&{one.name});" for one in kernel.maps]
     yield guarded(("threadIdx.x == 0",), [*maps, *inits, f"{printer.function(VISIBLE)}();"])
     if kernel.cluster is None:  # else the program has a barrier of the cluster
