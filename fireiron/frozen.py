@@ -218,9 +218,12 @@ def _template(count: int, calls_hook: bool) -> CodeType:
     lines += [" store = setter(self)", *(f" store('_{i}_', _{i})" for i in range(count))]
     lines += [" self.__attrs_post_init__()"] * calls_hook
     names: dict[str, Any] = {}
-    exec("\n".join(lines), names)
+    exec(compile("\n".join(lines), _GENERATED, "exec"), names)
     return names["__init__"].__code__  # type: ignore[no-any-return]
 
+
+_GENERATED: Final = "<attrs generated __init__>"
+"""The file name of generated code: errors do not report its lines as the caller's (`fireiron.errors`)."""
 
 _NAMES_IN_INIT: Final = {"setter": object.__setattr__.__get__}
 """The global names of `__init__`."""

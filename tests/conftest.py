@@ -16,8 +16,11 @@ import pytest
 
 collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
 
-SAMPLES = ((9, 36), (4, 12))
-"""For a family with at least this many cases, about one in this many runs."""
+SAMPLE = 36
+"""Of a family of cases about one in this many runs by default, and at least one."""
+
+FEWEST_LARGE = 9
+"""Of a family with at least this many cases, about one in three times as many runs."""
 
 WHOLE = (
     "test_campaign",
@@ -112,7 +115,7 @@ def import_share(config):
 def pytest_collection_modifyitems(items):
     """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name (`sample`).
 
-    `sampled(n)` specifies n instead of the family's size. Of a few random draws one runs.
+    `sampled(n)` specifies n instead of the family's size.
     """
     families = {}
     for item in items:
@@ -121,16 +124,11 @@ def pytest_collection_modifyitems(items):
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in families.values():
         sampled = cases[0].get_closest_marker("sampled")
-        usual = next((n for size, n in SAMPLES if len(cases) >= size), 12 if is_drawn(cases) else 1)
+        usual = SAMPLE if len(cases) < FEWEST_LARGE else 3 * SAMPLE
         of = usual if sampled is None else sampled.args[0]
-        of *= 1 if of < 3 else 3  # the default tier takes less than 15 minutes on two cores
+        of *= 1 if sampled is None or of < 3 else 3  # the default tier takes less than 15 minutes on two cores
         for item in set(cases) - set(sample(cases, of)):
             item.add_marker(pytest.mark.nightly)
-
-
-def is_drawn(cases):
-    """Whether the cases differ only in the number of a random draw."""
-    return all(set(case.callspec.params) <= {"seed", "chunk"} for case in cases)
 
 
 def sample(cases, of):

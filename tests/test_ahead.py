@@ -3,6 +3,7 @@
 import random
 
 import attrs
+import making
 import pytest
 from printed_text import COMPILER, HostProgram, Printed
 from problems import integers
@@ -89,7 +90,7 @@ def test_vectors_that_are_loaded_once_are_not_released(name):
     for number in range(2):  # of the consumers, and of the producer
         assert errors(with_changed(program.ir, lambda one: isinstance(one, ir.Acquire) and one.ring == ring.name, number, dropped))
     if once:
-        refilled = attrs.evolve(program.ir, body=(*program.ir.body, ir.Release(ring.name, ir.StageState.EMPTY, as_expr(0))))
+        refilled = attrs.evolve(program.ir, body=(*program.ir.body, making.release(ring.name, ir.StageState.EMPTY, as_expr(0))))
         with pytest.raises(VerificationError, match="is not refilled"):
             ir.verify(refilled)
 

@@ -133,6 +133,7 @@ NEAREST = {
     "gpu/maps.py": "maps tma",
     "gpu/sequence.py": "launches graph_calls kernel_graph",
     "gpu/prepared.py": "launch parameters counters maps fused_readers",
+    "lower/unused_releases.py": "ahead sim_rings planted",
     "lower/wait.py": "wgmma_waits",
     "performing/boxes.py": "tma",
     "performing/by_lanes.py": "graphene_kernels",
