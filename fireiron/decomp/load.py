@@ -448,9 +448,17 @@ def _static(size: Expr, step: Load, spec: Spec) -> int:
         raise DecompositionError(
             f"load({step.operand}, {step.memory}): the size of the buffer, {size}, is known only at run time",
             within=spec,
-            hint="split the dimension first: .split(8)",
+            hint=_with_known_size(size, spec),
         )
     return number
+
+
+def _with_known_size(size: Expr, spec: Spec) -> str:
+    """Return how to get a buffer of a known size: only a matmul and a loop of a definition can be split."""
+    if spec.contracts:
+        return "split the dimension first: .split(8)"
+    dim = next((dim for dim in spec.dims if spec.size(dim) == size), "n")
+    return f"a kernel per size, with an integer for {dim}; or a definition with loop={dim!r}, and .split({dim}=8) before this load"
 
 
 def _checked(layout: MatrixLayout | Layout, shape: tuple[int, ...]) -> MatrixLayout | Layout:

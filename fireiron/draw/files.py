@@ -31,7 +31,11 @@ def save(pictures: Sequence[Picture], path: str | Path, *, overwrite: bool = Fal
     elif suffix in (".svg", ".png"):
         if len(pictures) != 1:
             names = [one.name for one in pictures]
-            raise ArgumentError(f"{target.name} can contain only one picture", got=names, hint="name one kind, or write .html or a folder")
+            raise ArgumentError(
+                f"{target.name} can contain only one picture",
+                got=names,
+                hint="--what tree, or draw(..., 'tree'): one kind; or a file that ends in .html, or a folder",
+            )
         files = {target: pictures[0].svg.encode() if suffix == ".svg" else pictures[0].png()}
     elif suffix:
         raise ArgumentError(f"{target.name}: pictures cannot be written to this kind of file", legal=(*SUFFIXES, "a folder"))

@@ -108,6 +108,13 @@ class Wgmma(Executable):
         """Return the memory of each operand."""
         return {name: SH if name in self.in_shared else RF for name in "ABC"}
 
+    def instead_of(self, spec: Spec) -> str:
+        rows, columns = constant(spec.size("m")) or 0, constant(spec.size("n")) or 0
+        if not self.swapped or rows % ROWS == 0:
+            return ""
+        tile = f".tile({ROWS}, {max(columns, ROWS)}).to(Warpgroup)"
+        return f"{tile}, because wgmma computes {ROWS} rows; {rows} rows are possible only with swapped operands: for these, "
+
     def performs(self) -> str:
         shape = f"n,{ROWS},{self.depth}" if self.swapped else f"{ROWS},n,{self.depth}"
         types = f"A and B {self.factors[0]}" if self.factors[0] == self.factors[1] else f"A {self.factors[0]}, B {self.factors[1]}"

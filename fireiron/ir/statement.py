@@ -118,6 +118,10 @@ class Instruction(Protocol):
         """The operand whose value 1 changes nothing, so that a thread with only such values skips the statement; empty if none."""
         ...
 
+    def instead_of(self, spec: Spec) -> str:
+        """The usual tile, as advice for a spec that it performs only because the tile is unusual; else empty."""
+        ...
+
     def declaration(self, kernel: Kernel, buffer: Buffer) -> str:
         """The declaration of a fragment buffer, which only instructions like this one access."""
         ...

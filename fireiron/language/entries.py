@@ -104,7 +104,7 @@ def entry_of(argument: str, module: ModuleType, name: str, path: Path, default: 
     chosen = name or _default_name(module, path, strategies)
     if chosen not in strategies:
         whole = [key for key, value in strategies.items() if is_whole(module, value)]
-        raise _no_strategy(module, chosen, path, whole or strategies)
+        raise _no_strategy(module, chosen, argument, path, whole or strategies)
     return _entry(argument, module, chosen, path, strategies[chosen], _problem_of(module, chosen, path))
 
 
@@ -179,7 +179,7 @@ def has_chain(steps: tuple[Any, ...], chain: tuple[Any, ...]) -> bool:
     return any(inner == chain or has_chain(inner, chain) for step in steps for inner in inner_chains(step).values())
 
 
-def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterable[str]) -> ArgumentError:
+def _no_strategy(module: ModuleType, chosen: str, argument: str, path: Path, strategies: Iterable[str]) -> ArgumentError:
     close = difflib.get_close_matches(chosen, strategies, 3, 0.5)
     value = getattr(module, chosen, None)
     what = "does not exist" if value is None or isinstance(value, ModuleType) else f"is not a strategy but {type(value).__name__}"
@@ -199,6 +199,7 @@ def _no_strategy(module: ModuleType, chosen: str, path: Path, strategies: Iterab
     hint = f"did you mean {' or '.join(close)}?" if close else f"{path}:NAME" if strategies else example
     if strategies and not close and chosen == "strategy":
         what = "(the name that a command takes by default) does not exist; the file has several strategies, or another name"
+        hint = " or ".join(f"{argument.removesuffix(':strategy')}:{name}" for name in itertools.islice(strategies, 3))
     return ArgumentError(f"{path}: {chosen} {what}", legal=list(strategies) or "the file has no strategy", hint=hint)
 
 

@@ -155,9 +155,21 @@ def load(argument: str) -> Source:
             if close
             else "a name of the library (fireiron list), path.py:name, or package.module:name"
         )
-        raise ArgumentError(f"unknown strategy {place!r}", legal=(*known, *team), hint=hint)
+        inside = _strategies_near(place)
+        legal = inside or (*known, *team)
+        hint = " or ".join(inside[:3]) or hint
+        raise ArgumentError(f"unknown strategy {place!r}", legal=legal, hint=hint)
     module = _library_module(place)
     return Source(argument, module, name, Path(module.__file__ or place))
+
+
+def _strategies_near(place: str) -> tuple[str, ...]:
+    """Return the strategies of the modules with a similar name in the same package of the user; none if there is no such package."""
+    parent, _, name = place.rpartition(".")
+    package = import_module(parent) if parent and _may_be_module(parent) else None
+    modules = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", ()))]
+    close = difflib.get_close_matches(name, modules, 3, 0.5)
+    return tuple(strategy for module in close for strategy in strategies_in(f"{parent}.{module}"))
 
 
 def strategies_in(argument: str) -> tuple[str, ...]:

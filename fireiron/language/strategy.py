@@ -640,9 +640,17 @@ def _of_another_start(start: Starter | AnyStarter, wanted: Spec | Starter | AnyS
     return DecompositionError(
         f"the strategy starts from {start.title}, but the spec is a {starter.title}",
         within=wanted if isinstance(wanted, Spec) else None,
-        hint=f"build it from {starter.title}",
+        hint=_remedy_of_start(start, starter),
         at=call_site(),
     )
+
+
+def _remedy_of_start(start: Starter | AnyStarter, starter: Starter | AnyStarter) -> str:
+    """Return what to do about a spec of another kind: a matmul lacks the epilogue that a strategy has."""
+    definition = getattr(start, "fused_definition", None)
+    if definition is None or definition.product is None or starter.title not in ("MatMul", "SparseMatMul"):
+        return f"build it from {starter.title}"
+    return f"the problem with the epilogue: {starter.title}.fuse_epilogue(TEXT)(M, N, K, ...), with the TEXT of the strategy"
 
 
 def _of_another_definition(start: Starter | AnyStarter, starter: Starter | AnyStarter, wanted: Any) -> DecompositionError:

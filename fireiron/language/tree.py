@@ -456,6 +456,10 @@ class Executable:
         """Return all differences, including those that depend on other parts of the tree, such as the owners of a distributed operand."""
         return self.mismatches(spec, context.architecture)
 
+    def instead_of(self, spec: Spec) -> str:
+        """Return the usual tile, as advice for a spec that it performs only because the tile is unusual; else an empty text."""
+        return ""
+
     def performs(self) -> str:
         """Return the spec that it performs, as text for listings."""
         return ""
@@ -528,16 +532,16 @@ def access_of(view: View, write: bool, origin: str | None) -> Access:
     )
 
 
-def edge_refused(instruction: str, spec: Spec, name: str) -> DecompositionError:
+def edge_refused(executable: Executable, spec: Spec, name: str) -> DecompositionError:
     """Return the error for an instruction that cannot mask elements, if the last tile of an operand may extend past the end."""
     view = spec.operands[name]
-    what = f"{instruction} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
+    what = f"{executable.name} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
     places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
     ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     if view.memory.of_block:
         got = "; ".join(f"{size} elements of {view.tensor.name} along {dim}; the instruction accesses {tile}" for dim, size, tile in ends)
         multiples = " and ".join(f"a multiple of {tile} along {dim}" for dim, _, tile in ends)
-        return DecompositionError(what, got=got, hint=f"a tile of the block that is {multiples}")
+        return DecompositionError(what, got=got, hint=f"{executable.instead_of(spec)}a tile of the block that is {multiples}")
     if not view.memory.private:
         return DecompositionError(
             what, hint="load the operand first (a load fills elements past the end), or make the size a multiple of the tile"
@@ -562,7 +566,7 @@ def execution(executable: Executable, spec: Spec, context: Context) -> Exec:
     """Return the statement that performs a spec on its views; refuse it if some of its elements may be out of bounds."""
     for name, view in spec.operands.items():
         if view.bounded and not view.memory.is_coordinate and not executable.handles_edges and any(size != ONE for size in view.shape):
-            raise edge_refused(executable.name, spec, name)
+            raise edge_refused(executable, spec, name)
     accesses = tuple(access_of(view, name in spec.outputs, context.origin) for name, view in spec.operands.items())
     return Exec(executable, spec, accesses, spec.accumulate, context.active, origin=context.origin)
 

@@ -299,7 +299,9 @@ def _remedy(statement: Exec, owned: _OwnerTable, write: bool) -> str:
     load = f"Move.done() as the strategy of the load of {owned.buffer.name}: each thread loads what it computes with; or "
     is_load = loads.spec.copies and not loads.inherits_ownership and not loads.spec.src.memory.private
     same = f"same tiles, level, layout, swizzle{_warpgroup_tile(owned)}"
-    return f"{load if is_load else ''}distribute it like the compute path ({same}), or go through shared memory"
+    owner = owned.owners[0][0]
+    usual = owner.instruction.instead_of(owner.spec)
+    return f"{usual}{load if is_load else ''}distribute it like the compute path ({same}), or go through shared memory"
 
 
 def _warpgroup_tile(owned: _OwnerTable) -> str:

@@ -81,7 +81,7 @@ def one_statement(
     accesses = []
     for name, view in spec.operands.items():
         if view.bounded and not executable.handles_edges:
-            raise edge_refused(executable.name, spec, name)
+            raise edge_refused(executable, spec, name)
         access = maps[name].access(view, lane, name in spec.outputs, draft.origin)
         accesses.append(attrs.evolve(access, spread=True) if name in spread else access)
     return Exec(

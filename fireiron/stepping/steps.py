@@ -719,7 +719,7 @@ class _Steps:
             raise DecompositionError(
                 f"step {step.name}: each block adds its part of {formula.output}, but {why}",
                 got=shown(formula), legal=[str(dtype) for dtype in types], within=self.spec, at=self.draft.origin,
-                hint=f'types={{"{formula.output}": float32}}',
+                hint=f'types={{"{formula.output}": float32}} in the call of the definition (in a file: in spec)',
             )  # fmt: skip
 
     def _require_extreme(self, step: Step, target: View) -> None:
