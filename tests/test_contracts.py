@@ -708,6 +708,7 @@ def test_readers_know_the_ir_and_below_only():
 
 
 SIMULATOR = (
+    "conditions",
     "tma_boxes",
     "plan",
     "dynamic_scheduler",

@@ -419,3 +419,15 @@ def test_commands(command, tmp_path, capsys):
 def test_draw_and_export(tmp_path, capsys):
     header = drawn_and_exported(SOURCE, tmp_path, capsys)
     assert "element (r, k) is A[r * 64 + k]" in header and "Its elements are indices of A, from 0 to R - 1; not checked." in header
+
+
+def test_only_threads_that_add_read_their_table():
+    """4 of 128 threads add; the others have no element of T, and the printed text tests that first."""
+    body = {"a": "t[m,n] = X[m,n] * 2", "b": "y[T[m]] += sum(n, t[m,n])"}
+    definition = Fused(name="s", dims="m n r", operands={"X": "m n", "T": "m", "y": "r"}, body=body)
+    chain = definition.tile(m=4, n=32).to(Block).set_memory("t", SH)
+    chain = chain.load("X", RF, Move.tile(1, 32).to(Warp).tile(1, 1).to(Lane).done()).done()
+    kernel = chain(definition(m=8, n=32, r=3, dtype=int32)).program("sm_80").lowered
+    arrays = {"X": np.arange(8 * 32, dtype=np.int32).reshape(8, 32), "T": np.array([0, 1, 2, 1, -1, 7, 2, 2], np.int32)}
+    sums = 2 * arrays["X"].sum(axis=1)
+    assert simulate(kernel, arrays).outputs["y"].tolist() == [sums[0], sums[1] + sums[3], sums[2] + sums[6] + sums[7]]

@@ -15,13 +15,14 @@ from fireiron.executable.atomic_add import ATOMIC_ADD
 from fireiron.executable.micro_kernel import MicroKernel
 from fireiron.executable.thread_move import MOVE
 from fireiron.sim import simulate
-from fireiron.sim.block_batch import BlockBatch, _both
+from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.conditions import both
 from fireiron.sim.locations import Flat, Rows, ThreadGroup, Window
 from fireiron.sim.memory import global_memory
 from fireiron.sim.plan import Plan
 from fireiron.sim.run import Run
 from fireiron.sim.shadow import History
-from fireiron.values.expr import TRUE, Var, as_expr, equal, less, lookup
+from fireiron.values.expr import TRUE, Var, all_of, as_expr, equal, less, lookup
 from fireiron.values.layout import Swizzle
 
 THREAD, BLOCK = Var("thread", 0, 31), Var("block", 0, 3)
@@ -345,9 +346,9 @@ def test_trip_count_read_from_an_integer_array():
         assert (result == given[:32]).all() == (count > 0)
 
 
-def copy_ints(source, target):
+def copy_ints(source, target, **fields):
     return making.execution(
-        MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2
+        MOVE, Move(1, dtype=int32)(GL, GL)(Thread), (source, attrs.evolve(target, write=True)), pieces=(elements(1),) * 2, **fields
     )
 
 
@@ -553,7 +554,7 @@ def test_blocks_in_which_a_mask_holds(mask, blocks):
 
 
 @pytest.mark.parametrize(
-    ("mask", "more", "both"),
+    ("mask", "more", "conjunction"),
     [
         (None, None, None),
         (None, [True, True], None),
@@ -564,10 +565,10 @@ def test_blocks_in_which_a_mask_holds(mask, blocks):
         ([False, True], [False, True], [False, True]),
     ],
 )
-def test_conjunction_of_two_masks(mask, more, both):
+def test_conjunction_of_two_masks(mask, more, conjunction):
     """`None` is true everywhere."""
-    result = _both(*(None if values is None else np.array(values) for values in (mask, more)))
-    assert (None if result is None else result.tolist()) == both
+    result = both(*(None if values is None else np.array(values) for values in (mask, more)))
+    assert (None if result is None else result.tolist()) == conjunction
 
 
 def test_the_block_at_a_position():
@@ -737,3 +738,19 @@ def test_rows_of_shared_memory_equal_in_all_blocks(target, rows, write):
     assert isinstance(masked, Rows) and masked.rows.tolist() == [[row if number < 5 else masked_row for number, row in enumerate(rows[0])]]
     by_block, memory = computed_place(as_expr(target) * 0 + BLOCK, memory=SH, size=40, write=write)
     assert isinstance(by_block, Flat) and np.broadcast_to(by_block.rows, (1, 32, 2)).tolist() == [[[2 * 2 + 0, 5 * 2 + 1]] * 32]
+
+
+def test_conditions_read_arrays_where_those_before_them_hold():
+    """Threads 0 to 3 read an index, and thread 2 has one that its condition excludes."""
+    index = lookup("src", THREAD * 16, 63)
+    early, late = less(THREAD, 4), less(index, 40)
+    given = np.arange(64, dtype=np.int32)
+    given[[0, 16, 32, 48]] = 5, 6, 50, 7
+
+    def result(*conditions):
+        moved = copy_ints(access("src", (index,)), access("dst", (THREAD,)), guard=all_of(conditions))
+        return simulate(kernel_of(Move(64, dtype=int32)(GL, GL), (moved,)), {"src": given}).outputs["dst"]
+
+    assert result(early, late)[[0, 1, 3]].tolist() == [5, 6, 7]
+    with pytest.raises(SimulationError, match="src: element 496 is read, but the array has 64 elements"):
+        result(late, early)

@@ -117,7 +117,7 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     """Return the load with a wide copy, if that compiles and is asynchronous; else None."""
     width = LONGEST // program.lowered.buffer(buffer).dtype.bytes
     better = attrs.evolve(load, move=(CoalescedCopy(width), Done()))
-    steps = _replaced(program.strategy.steps, load, better)
+    steps = replaced(program.strategy.steps, load, better)
     changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
     try:
         _ = changed.ir
@@ -127,14 +127,14 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     return better if copies and all(stmt.mechanism is not AT_ONCE for stmt in copies) else None
 
 
-def _replaced(steps: tuple[Decomposition, ...], old: Decomposition, new: Decomposition) -> tuple[Decomposition, ...]:
+def replaced(steps: tuple[Decomposition, ...], old: Decomposition, new: Decomposition) -> tuple[Decomposition, ...]:
     """Return steps, including nested ones, with a step replaced."""
     changed: list[Decomposition] = []
     for step in steps:
         if step == old and step.origin == old.origin:
             changed.append(new)
             continue
-        nested: dict[str, Any] = {name: _replaced(inner, old, new) for name, inner in inner_chains(step).items()}
+        nested: dict[str, Any] = {name: replaced(inner, old, new) for name, inner in inner_chains(step).items()}
         changed.append(attrs.evolve(step, **nested) if nested else step)
     return tuple(changed)
 
@@ -182,10 +182,10 @@ def _with_stages(program: Program, loads: Sequence[tuple[Load, str, Split]]) -> 
     split = loads[0][2]
     steps = program.strategy.steps
     for load, _, _ in loads:
-        steps = _replaced(steps, load, attrs.evolve(load, move=(Done(),), refinements=()))
+        steps = replaced(steps, load, attrs.evolve(load, move=(Done(),), refinements=()))
     for stages in STAGES:
         staged = split.refined(Pipeline(stages)).refined(WarpSpecialize())
-        changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=_replaced(steps, split, staged)))
+        changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=replaced(steps, split, staged)))
         try:
             _ = changed.ir
         except FireironError:
@@ -217,4 +217,4 @@ def _is_by_all_threads(stmt: Stmt) -> bool:
     return isinstance(stmt, Comment) and stmt.text.startswith(BY_ALL_THREADS)
 
 
-__all__ = ["downgraded"]
+__all__ = ["downgraded", "replaced"]

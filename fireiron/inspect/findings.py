@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fireiron.check import Findings, check, ordered
 from fireiron.compiler import Program
-from fireiron.inspect import downgraded, idle, idle_rows, ineffective
+from fireiron.inspect import downgraded, idle, idle_rows, ineffective, narrow_sums
 
 
 def findings(program: Program) -> Findings:
-    """Return the findings of the checks about all launches, refinements without effect, idle units, and slow copies.
+    """Return the findings of the checks about all launches, refinements without effect, idle units, slow copies, and long
+    sums in a 16-bit type.
 
     >>> from fireiron import *
     >>> chain = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(32, 32).to(Warp)
@@ -19,9 +20,8 @@ def findings(program: Program) -> Findings:
     Raises: the errors of a program without a kernel.
     """
     checked = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    return ordered(
-        (*checked, *ineffective.ineffective(program), *idle.idle(program), *idle_rows.idle_rows(program), *downgraded.downgraded(program))
-    )
+    of_program = (ineffective.ineffective, idle.idle, idle_rows.idle_rows, downgraded.downgraded, narrow_sums.narrow_sums)
+    return ordered((*checked, *(finding for advise in of_program for finding in advise(program))))
 
 
 __all__ = ["findings"]

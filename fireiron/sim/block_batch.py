@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from fireiron.errors import SimulationError
+from fireiron.sim.conditions import aligned, both
 from fireiron.sim.locations import (
     CoordinateValues,
     Flat,
@@ -40,15 +41,19 @@ WARP = 32
 class Numbers:
     """The elements of an array of integers, as functions of their place: none below 0, or `signed`."""
 
-    def __init__(self, parameter: Global) -> None:
-        self.parameter = parameter
+    def __init__(self, parameter: Global, mask: Array = True) -> None:
+        self.parameter, self.mask = parameter, mask
+
+    def where(self, mask: Array) -> Numbers:
+        """The same for the threads of a mask; the others read nothing, and get 0."""
+        return Numbers(self.parameter, mask)
 
     def __call__(self, place: Array) -> Array:
-        return self.parameter.element(place)
+        return self.parameter.element(place, self.mask)
 
     def signed(self, place: Array) -> Array:
         """The elements as they are."""
-        return self.parameter.signed(place)
+        return self.parameter.signed(place, self.mask)
 
 
 class BlockBatch:
@@ -115,7 +120,8 @@ class BlockBatch:
         """Compute and check the location of an access."""
         if operand.buffer.memory.is_coordinate:
             rank = len(site.loops) + 3
-            values = self._dimension(operand, 0, vector_environment(site, env), rank)[0]
+            vector = vector_environment(site, env)
+            values = self._dimension(operand, 0, vector, rank, self._conditions(operand, vector, rank))[0]
             return CoordinateValues(values, self.memories[operand.buffer.name])
         memory, private = self.memories[operand.buffer.name], operand.buffer.memory.private
         mask, coordinates, parts = self.coordinates(site, operand, env, group)
@@ -151,13 +157,13 @@ class BlockBatch:
         mask = self._conditions(operand, env, len(site.loops) + 3)
         if operand.buffer.memory.of_grid:
             if boxes.extents:
-                mask = _both(mask, ~boxes.outside_of_array(coordinates))
+                mask = both(mask, ~boxes.outside_of_array(coordinates))
             for value, size in zip(coordinates, operand.sizes, strict=True) if not boxes.extents else ():
-                mask = _both(mask, (value >= 0) & (value < size))
+                mask = both(mask, (value >= 0) & (value < size))
             looked_up = []
             for looked in operand.storage.tables:
                 number, most = self.parameters[looked.array].numbers(looked.place(coordinates)), int(looked.most.evaluate({}))
-                mask = _both(mask, (number >= 0) & (number <= most))
+                mask = both(mask, (number >= 0) & (number <= most))
                 looked_up.append(np.clip(number, 0, most))
             unaligned = boxes.unaligned_starts(coordinates, looked_up, operand.buffer.dtype.bytes)
             if (wrong := unaligned[unaligned != -1]).size:
@@ -189,10 +195,7 @@ class BlockBatch:
 
     def _conditions(self, operand: Operand, vector: Environment, rank: int) -> Array | None:
         """Where the conditions of a statement hold; None: everywhere."""
-        mask: Array | None = None
-        for condition in operand.conditions:
-            mask = _both(mask, _aligned(np.asarray(condition(vector), dtype=bool), rank))
-        return mask
+        return operand.conditions.mask(vector, rank)
 
     def _outside(self, operand: Operand, vector: Environment, row: int, rank: int) -> Array:
         """The rows that elements read which are not accessed: zero out of bounds, and the value outside of an array in bounds."""
@@ -204,7 +207,8 @@ class BlockBatch:
                 f"{operand.buffer.name} is {', '.join(map(str, values))} outside of its array, for accesses that test the index",
                 legal=f"{operand.storage.outside}, as its storage states", at=operand.origin,
             )  # fmt: skip
-        within = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.within))
+        active = operand.active.mask(vector, rank)
+        within = np.broadcast_arrays(*(one.holds(vector, rank, active) for one in operand.within))
         return np.where(np.concatenate(within).take(operand.piece_of, axis=0), row + 2, row)
 
     def _full(self, site: PlannedStatement, env: Environment, operand: Operand, rows: Array, group: ThreadGroup, *blocks: int) -> Array:
@@ -226,7 +230,7 @@ class BlockBatch:
             size = size * int(np.count_nonzero(mask)) // mask.size
         if operand.write:
             self.written_bytes += size * operand.buffer.dtype.bytes
-            self.has_write |= self._by_block(functools.reduce(_both, (np.asarray(one(env)) for one in site.assigned), None))
+            self.has_write |= self._by_block(site.assigned.mask(env, len(site.loops) + 3))
             self.in_bounds_write |= self._by_block(mask)
         else:
             self.read_bytes += size * operand.buffer.dtype.bytes
@@ -257,19 +261,20 @@ class BlockBatch:
         rank = len(site.loops) + 3
         mask = self._conditions(operand, vector, rank)
         if operand.parts:
-            parts_hold = np.broadcast_arrays(*(_aligned(np.asarray(one(vector), dtype=bool), rank) for one in operand.parts))
-            mask = _both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))
+            parts_hold = np.broadcast_arrays(*(one.holds(vector, rank, mask) for one in operand.parts))
+            mask = both(mask, np.concatenate(parts_hold).take(operand.part_of, axis=0))
         coordinates, parts, doubtful = [], [], False
         for dim in range(len(operand.base)):
             names = operand.keys[dim]
-            key = (operand, dim, *(env[name] for name in names)) if len(names) < len(site.enclosing) else None
+            reused = len(names) < len(site.enclosing) and not operand.reads_tables[dim]  # a mask may move with other loops
+            key = (operand, dim, *(env[name] for name in names)) if reused else None
             part = group.part_cache.get(key) if key is not None else None
             if part is None:
-                part = self._dimension(operand, dim, vector, rank)
+                part = self._dimension(operand, dim, vector, rank, mask)
                 if key is not None:
                     group.part_cache[key] = part
             value, contribution, inside, ok = part
-            mask = _both(mask, inside)
+            mask = both(mask, inside)
             coordinates.append(value)
             parts.append(contribution)
             doubtful |= not ok
@@ -281,7 +286,7 @@ class BlockBatch:
             part = np.asarray(computed.of(coordinates) * int(computed.stride.evaluate({})))
             parts.append((part, int(part.min()), int(part.max())))
         if operand.boxes is not None and operand.boxes.extents and operand.buffer.memory.of_grid:  # TMA reads zeros there
-            mask = _both(mask, ~operand.boxes.outside_of_array(coordinates))
+            mask = both(mask, ~operand.boxes.outside_of_array(coordinates))
         for index_window in operand.storage.windows if operand.boxes is None else ():
             self._require_in_array(site, operand, index_window, vector, mask, coordinates, group)
         if operand.storage.offset != ZERO:
@@ -348,12 +353,12 @@ class BlockBatch:
         return part, int(part.min()), int(part.max())
 
     def _dimension(
-        self, operand: Operand, dim: int, env: Environment, rank: int
+        self, operand: Operand, dim: int, env: Environment, rank: int, mask: Array | None
     ) -> tuple[Array, tuple[Array, int, int], Array | None, bool]:
         """Return the coordinates, their contribution to the address with its range, and the in-bounds mask; last, whether all participating
         coordinates are provably in bounds.
         """
-        value = _aligned(np.asarray(operand.base[dim](env)), rank)
+        value = aligned(operand.base[dim].at(env, mask), rank)
         if operand.count > 1:
             value = value + operand.offsets[dim].reshape((-1,) + (1,) * (rank - 1))
         low, high = int(value.min()), int(value.max())
@@ -361,11 +366,11 @@ class BlockBatch:
         size = operand.sizes[dim]
         ok = low >= 0 and high < size
         if bound is not None:
-            limit = np.asarray(bound(env))
+            limit = bound.at(env, mask)
             if (high >= limit).any():
                 inside = value < limit
                 ok = low >= 0 and bool((limit <= size).all())
-        digit = _aligned(np.asarray(operand.storage.part(dim, value)), rank)
+        digit = aligned(np.asarray(operand.storage.part(dim, value)), rank)
         return value, (digit, int(digit.min()), int(digit.max())), inside, ok
 
     def _check_coordinates(
@@ -461,16 +466,3 @@ class BlockBatch:
         """Format the values of loops for a message."""
         names = {name: value for name, value in env.items() if isinstance(value, int) and name not in self.plan.symbols}
         return ", ".join(f"{name}={value}" for name, value in {**names, **(more or {})}.items()) or "outside loops"
-
-
-def _aligned(values: Array, rank: int) -> Array:
-    """The array with leading axes of size 1."""
-    return values.reshape((1,) * (rank - values.ndim) + values.shape)
-
-
-def _both(mask: Array | None, more: Array | None) -> Array | None:
-    if more is None or (mask is not None and more.all()):
-        return mask
-    if more.all():
-        return None
-    return more if mask is None else mask & more

@@ -18,6 +18,7 @@ from fireiron.ir import Mechanism
 from fireiron.ir.lanes import LaneMap
 from fireiron.ir.look_back import looks_back
 from fireiron.sim.block_batch import BlockBatch
+from fireiron.sim.conditions import Reading
 from fireiron.sim.locations import DistributedPart, Flat, Location, PendingMma, Rows, ThreadGroup, Window, vector_environment
 from fireiron.sim.look_back import Totals, place_of
 from fireiron.sim.memory import POISON
@@ -136,7 +137,8 @@ class Executor:
 
         In a cluster they may go to several blocks, and arrive in each at a separate time.
         """
-        if not all(np.asarray(one(env)).any() for one in site.assigned):
+        performed = site.assigned.mask(env, 2)
+        if performed is not None and not performed.any():
             return
         ((name, write, _, location, _),) = outputs
         values = np.broadcast_to(site.statement.spec.perform(_values(inputs), False)[name], location.shape).copy()
@@ -195,8 +197,9 @@ class Executor:
 
     def _accumulate(self, site: PlannedStatement, env: Environment) -> Any:
         """Whether to accumulate into old values: a bool, or an array if threads, blocks or iterations differ."""
-        assert callable(site.accumulate)
-        value = np.asarray(site.accumulate(vector_environment(site, env)))
+        assert isinstance(site.accumulate, Reading)
+        vector = vector_environment(site, env)
+        value = site.accumulate.at(vector, site.active.mask(vector, len(site.loops) + 2) if site.accumulate.tables else None)
         if value.all():
             return True
         return value if value.any() else False
@@ -390,9 +393,11 @@ class Executor:
 
     def _check_uniform(self, site: PlannedStatement, env: Environment, leader: Array) -> None:
         """Require that all threads of a unit specify the same operands."""
-        values = [*site.active, *(one for operand in site.operand_list for one in (*operand.base, operand.copy))]
-        for value in values:
-            result = np.asarray(value(env))
+        active = site.active.mask(env, 2)
+        results = [value for value, _ in site.active.values(env, 2)]
+        for operand in site.operand_list:
+            results += [*(one.at(env, active) for one in operand.base), np.asarray(operand.copy(env))]
+        for result in results:
             if result.ndim == 2 and result.shape[0] > 1 and (result != result[leader]).any():
                 what = f"{site.what}: threads of one {site.level} specify different operands"
                 raise SimulationError(what, within=self.batch.where(env), at=site.statement.origin)

@@ -156,17 +156,21 @@ class Global:
         """The tensor in logical shape."""
         return self.flat[self.places]
 
-    def element(self, number: Any) -> Array:
-        """Elements of an array of integers by their number, as a kernel reads sizes and positions: negative values become 0."""
-        if np.min(number) < 0 or np.max(number) >= self.end - self.guard:
-            what = f"{self.buffer.name}: element {int(np.max(number))} is read, but the array has {self.end - self.guard} elements"
-            raise SimulationError(what)
-        return np.maximum(self.flat[self.guard + np.asarray(number)], 0)
+    def element(self, number: Any, mask: Any = True) -> Array:
+        """Elements of an array of integers by their number, as a kernel reads sizes and positions: negative values become 0.
 
-    def signed(self, number: Any) -> Array:
+        Nothing is read where the mask does not hold: the value is 0.
+        """
+        return np.maximum(self.signed(number, mask), 0)
+
+    def signed(self, number: Any, mask: Any = True) -> Array:
         """The same with negative elements."""
-        self.element(number)
-        return self.numbers(number)
+        number = np.asarray(number)
+        bad = ((number < 0) | (number >= self.end - self.guard)) & mask
+        if bad.any():
+            wrong = int(np.broadcast_to(number, bad.shape)[bad].max())
+            raise SimulationError(f"{self.buffer.name}: element {wrong} is read, but the array has {self.end - self.guard} elements")
+        return self.numbers(number) if mask is True else np.where(mask, self.numbers(np.where(mask, number, 0)), 0)
 
     def numbers(self, place: Any) -> Array:
         """Elements of an array of integers at places inside it, as they are."""

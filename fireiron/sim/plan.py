@@ -46,6 +46,7 @@ from fireiron.ir import (
     statements,
     unknown,
 )
+from fireiron.sim.conditions import Conjunction, Reading
 from fireiron.sim.tma_boxes import TmaBoxes
 from fireiron.values.expr import FALSE, TRUE, Expr, Var, compiled, conjuncts
 from fireiron.values.machine import Block
@@ -61,10 +62,10 @@ MAX_ELEMENTS: Final = 1 << 21
 class Operand:
     """One access of a statement, as functions of the environment. The read and the write of an output are two operands.
 
-    `conditions` apply to all of its elements. `parts` are the conditions of its `pieces` if these differ, and `part_of` is the piece of
-    each element. An access without pieces covers the elements within its bounds. `vectors` are the pieces of several elements. `spread` is
-    the number of threads of which any may perform the access of one: 1, or those of a `unit`. A TMA copy accesses its `boxes`; an access to
-    shared memory then specifies their first elements.
+    `conditions` apply to all of its elements; those of its statement, `active`, come first. `parts` are the conditions of its `pieces` if
+    these differ, and `part_of` is the piece of each element. An access without pieces covers the elements within its bounds. `vectors` are
+    the pieces of several elements. `spread` is the number of threads of which any may perform the access of one: 1, or those of a `unit`. A
+    TMA copy accesses its `boxes`; an access to shared memory then specifies their first elements.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Operand:
         plan: Plan,
         access: Access,
         axes: Sequence[int],
-        conditions: Iterable[Expr],
+        conditions: Sequence[Expr],
         write: bool,
         scope: _Scope,
         pieces: tuple[Piece, ...],
@@ -91,19 +92,22 @@ class Operand:
             elements = boxes.outside if boxes.array_access == access else boxes.inside
         self.offsets, self.count = [*elements.T], len(elements)
         self.sizes = tuple(plan.number(size) for size in buffer.tensor.shape)
-        self.base = tuple(map(compiled, access.base))
+        self.base = tuple(map(Reading.of, access.base))
         # After `guard`, the conditions of the pieces include the bounds.
         bounds = access.bounds if not pieces else (None,) * len(access.base)
-        self.bounds = tuple(None if bound is None else compiled(bound) for bound in bounds)
+        self.bounds = tuple(None if bound is None else Reading.of(bound) for bound in bounds)
         tested = tuple(dict.fromkeys(piece.condition for piece in pieces))
         common, parts = (conjuncts(*tested), ()) if len(tested) == 1 else ((), tested)
+        self.active = Conjunction.of(conditions)
         conditions = (*conditions, *common)
-        self.conditions, self.parts = tuple(map(compiled, conditions)), tuple(map(compiled, parts))
+        self.conditions, self.parts = Conjunction.of(conditions), tuple(Conjunction.of(conjuncts(part)) for part in parts)
         self.part_of = np.array([tested.index(piece.condition) for piece in pieces for _ in range(piece.width)])
         self.vectors = tuple(piece for piece in pieces if piece.width > 1)
         self.pieces = pieces
         # Elements that are in bounds and not in their array have another value than zero.
-        self.within = tuple(compiled(piece.bounds) for piece in pieces) if any(piece.outside is not None for piece in pieces) else ()
+        self.within = (
+            tuple(Conjunction.of(conjuncts(piece.bounds)) for piece in pieces) if any(piece.outside is not None for piece in pieces) else ()
+        )
         self.piece_of = np.array([number for number, piece in enumerate(pieces) for _ in range(piece.width)])
         self.storage = (access.storage or buffer.storage).evaluated(plan.symbols)
         self.copy = compiled(access.copy)
@@ -112,6 +116,7 @@ class Operand:
         ringed = buffer.name in plan.in_rings and (write or buffer.name not in plan.reused)
         stored_by_gpus = not buffer.written and buffer.tensor.of_all_gpus  # an earlier kernel of another GPU writes them
         self.checked = (buffer.memory.of_block and not ringed) or (buffer.memory.of_grid and (buffer.written or stored_by_gpus))
+        self.reads_tables = [any(one is not None and one.tables for one in dim) for dim in zip(self.base, self.bounds, strict=True)]
         self.dependences = [scope.closure(dim, bound) for dim, bound in zip(access.base, bounds, strict=True)]
         everything = scope.closure(
             *access.expressions(), *conditions, *parts, *(piece.bounds for piece in pieces if piece.outside is not None)
@@ -146,7 +151,8 @@ class PlannedStatement:
         self.loops = tuple((loop.var.name, compiled(loop.extent)) for loop in nest)
         self.lets = tuple((let.var.name, compiled(let.value)) for let in lets)
         known = {TRUE: True, FALSE: False}
-        self.accumulate: Value | bool = known[statement.accumulate] if statement.accumulate in known else compiled(statement.accumulate)
+        late = statement.accumulate
+        self.accumulate: Reading | bool = known[late] if late in known else Reading.of(late)
         self.collective = (statement.collective and not statement.mechanism.counted) or statement.scratch is not None
         self.wide = statement.wide
         unit = max(statement.spec.level.threads or 32, 32)
@@ -160,14 +166,13 @@ class PlannedStatement:
             view = statement.spec.operands[name]
             axes = [view.axis(dim) for dim in range(len(view.dims))]
             if name in statement.spec.outputs:
-                late = conjuncts(statement.accumulate)
-                read = Operand(plan, access, axes, (*active, *late), False, scope, parts, unit, self.boxes)
+                read = Operand(plan, access, axes, (*active, *conjuncts(late)), False, scope, parts, unit, self.boxes)
                 self.outputs.append((name, Operand(plan, access, axes, active, True, scope, parts, unit, self.boxes), read))
                 self.outputs[-1][1].adds = statement.atomic
             else:
                 self.inputs.append((name, Operand(plan, access, axes, active, False, scope, parts, unit, self.boxes)))
-        self.active = tuple(map(compiled, active))
-        self.assigned = tuple(map(compiled, conjuncts(statement.active)))  # without the bounds conditions
+        self.active = Conjunction.of(active)
+        self.assigned = Conjunction.of(conjuncts(statement.active))  # without the bounds conditions
         self.outside = {name: statement.spec.outside(name) for name, _ in self.inputs}
         self.scratch = None
         if statement.scratch is not None:

@@ -150,6 +150,7 @@ NEAREST = {
     "refine/storage_layout.py": "graphene_kernels",
     "refine/swizzle_storage.py": "pipeline",
     "sim/block_batch.py": "sim_tma_boxes fused_skip",
+    "sim/conditions.py": "sim_block_batch indirect",
     "sim/memory.py": "sim_locations sim_launch",
     "sim/plan.py": "sim_tma_boxes sim_launch sim",
     "sim/run.py": "sim_race_detector sim_launch",
