@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator as python_operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -122,16 +122,18 @@ class Rewriting:
         bandwidth = gpu.memory_gb_s * 1000 * CONSTANTS.read_share
         moved = sum(map(_bytes, {*(node for node, _ in stated.arrays.values()), *stated.results.values()})) / bandwidth
         count = instructions(stated.definition.fused_definition, stated.sizes)
+        copied = copies_us(stated.results.values(), bandwidth)
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             least = CONSTANTS.launch_us + max(moved, instructions_us(count, gpu))
-            if answer.us > SLOWER * least + SHORT:
-                raise CannotStateError(f"{answer.us:.3g} us predicted, but its bytes and functions take {least:.3g} us")
+            if answer.us + copied > SLOWER * least + SHORT:
+                copies = f" and {copied:.3g} us for copies of its results" if copied else ""
+                raise CannotStateError(f"{answer.us:.3g} us predicted{copies}, but its bytes and functions take {least:.3g} us")
             return
         (product,) = products
         values = answer.chosen.values
         per_thread = values.get("wm", 1) * values.get("wn", 1) // LANES
-        together = answer.us + delay_us(count, product.meta["val"].numel(), per_thread, gpu)
+        together = answer.us + copied + delay_us(count, product.meta["val"].numel(), per_thread, gpu)
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
         operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
         after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
@@ -266,6 +268,17 @@ class _Answer:
 
     stated: Stated
     derived: Derivation
+
+
+def copies_us(results: Iterable[Any], bandwidth: float) -> float:
+    """Return the microseconds in which Inductor copies results of a kernel into concatenations. Its own kernels write there directly.
+
+    Args:
+        results: the nodes that a kernel computes.
+        bandwidth: the bytes per microsecond that device memory reads or writes.
+    """
+    copied = [node for node in results if any(name_of(user) == "cat" for user in users_of(node))]
+    return sum(CONSTANTS.launch_us + 2 * _bytes(node) / bandwidth for node in copied)
 
 
 def _bytes(node: Any) -> int:
