@@ -308,8 +308,7 @@ attention_packed(
       mbarrier_init(v_sh_ring_full + stage * 8, 1);
       mbarrier_init(v_sh_ring_empty + stage * 8, 4);
     }
-    for (int stage = 0; stage < 1; ++stage)
-      mbarrier_init(q_sh_ring_full + stage * 8, 1);
+    mbarrier_init(q_sh_ring_full, 1);
     fence_mbarrier_init();
   }
   __syncthreads();
