@@ -273,7 +273,7 @@ def tuned_times(torch, case, sets, finals, times, options):
     choice = fireiron.matmul.tuned(*sets[0][:2], sets[0][2], candidates=TUNED)
     torch.cuda.synchronize()
     seconds = time.monotonic() - start
-    best = sorted((name for name in finals if name != "matmul"), key=times.get)[:2]
+    best = sorted((name for name in finals if name != "matmul" and times.get(name) is not None), key=times.get)[:2]
     calls = {"tuned": [multiplied(case, *one) for one in sets], **{name: finals[name] for name in dict.fromkeys((*best, "cuBLAS"))}}
     again = measure(calls, rounds=options.rounds, pause=options.pause, burst=BURST)
     return {"times": {name: one.us for name, one in again.items()}, "why": choice.why, "seconds": seconds}
