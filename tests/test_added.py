@@ -304,7 +304,7 @@ def test_a_type_without_additions_is_refused():
         strategy = sums.tile(m=8, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
         with pytest.raises(DecompositionError, match=why) as refused:
             strategy(sums(m=16, n=16)).cuda("sm_80")
-        assert refused.value.hint == 'types={"y": float32}'
+        assert refused.value.hint == 'types={"y": float32} in the call of the definition (in a file: in spec)'
 
 
 def test_a_batch_that_overwrites_an_output_names_the_addition():
