@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(items):
         sampled = cases[0].get_closest_marker("sampled")
         usual = SAMPLE if len(cases) < FEWEST_LARGE else 3 * SAMPLE
         of = usual if sampled is None else sampled.args[0]
-        of *= 1 if sampled is None or of < 3 else 3  # the default tier takes less than 15 minutes on two cores
+        of *= 1 if sampled is None or of == 1 else 3  # the default tier takes less than 15 minutes on two cores
         for item in set(cases) - set(sample(cases, of)):
             item.add_marker(pytest.mark.nightly)
 
