@@ -7,7 +7,7 @@ A proposed step has been compiled, and has the effect.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -19,10 +19,10 @@ from fireiron.decomp.load import Load
 from fireiron.decomp.split import Split
 from fireiron.errors import FireironError
 from fireiron.executable.cp_async import CAPABILITY, WIDTHS
+from fireiron.inspect.other_steps import replaced, with_steps
 from fireiron.inspect.show import main_child, short
 from fireiron.ir import AT_ONCE, Comment, Exec, Stmt, execs
-from fireiron.language.substrategy import inner_chains
-from fireiron.language.tree import Decomposition, Node
+from fireiron.language.tree import Node
 from fireiron.refine.pipeline import Pipeline
 from fireiron.refine.warp_specialize import WarpSpecialize
 from fireiron.values.machine import Warpgroup
@@ -117,26 +117,9 @@ def _asynchronous(program: Program, load: Load, buffer: str) -> Load | None:
     """Return the load with a wide copy, if that compiles and is asynchronous; else None."""
     width = LONGEST // program.lowered.buffer(buffer).dtype.bytes
     better = attrs.evolve(load, move=(CoalescedCopy(width), Done()))
-    steps = replaced(program.strategy.steps, load, better)
-    changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-    try:
-        _ = changed.ir
-    except FireironError:
-        return None
-    copies = _copies(changed, buffer)
+    changed = with_steps(program, replaced(program.strategy.steps, load, better))
+    copies = [] if changed is None else _copies(changed, buffer)
     return better if copies and all(stmt.mechanism is not AT_ONCE for stmt in copies) else None
-
-
-def replaced(steps: tuple[Decomposition, ...], old: Decomposition, new: Decomposition) -> tuple[Decomposition, ...]:
-    """Return steps, including nested ones, with a step replaced."""
-    changed: list[Decomposition] = []
-    for step in steps:
-        if step == old and step.origin == old.origin:
-            changed.append(new)
-            continue
-        nested: dict[str, Any] = {name: replaced(inner, old, new) for name, inner in inner_chains(step).items()}
-        changed.append(attrs.evolve(step, **nested) if nested else step)
-    return tuple(changed)
 
 
 # ---------------------------------------------------------------------------------------------- copies by TMA
@@ -185,10 +168,8 @@ def _with_stages(program: Program, loads: Sequence[tuple[Load, str, Split]]) -> 
         steps = replaced(steps, load, attrs.evolve(load, move=(Done(),), refinements=()))
     for stages in STAGES:
         staged = split.refined(Pipeline(stages)).refined(WarpSpecialize())
-        changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=replaced(steps, split, staged)))
-        try:
-            _ = changed.ir
-        except FireironError:
+        changed = with_steps(program, replaced(steps, split, staged))
+        if changed is None:
             continue
         if any(_is_by_all_threads(stmt) for node in changed.tree.nodes() for stmt in node.program):
             return ""
@@ -217,4 +198,4 @@ def _is_by_all_threads(stmt: Stmt) -> bool:
     return isinstance(stmt, Comment) and stmt.text.startswith(BY_ALL_THREADS)
 
 
-__all__ = ["downgraded", "replaced"]
+__all__ = ["downgraded"]

@@ -20,6 +20,7 @@ from fireiron.cost.gpus import of_architecture
 from fireiron.decomp.tile import Strided, Tile, TilePlan
 from fireiron.errors import FireironError
 from fireiron.frozen import frozen
+from fireiron.inspect.other_steps import with_steps
 from fireiron.inspect.show import main_child
 from fireiron.language.substrategy import inner_chains
 from fireiron.language.tree import Decomposition, Node
@@ -155,13 +156,7 @@ def _better(program: Program, distribution: _Distribution) -> str | None:
 
 def _compiled(program: Program, old: Tile, new: Tile) -> Program | None:
     """Return the program with another tile wherever it has the old one; None if it is illegal."""
-    steps = _replaced(program.strategy.steps, old, new)
-    changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-    try:
-        _ = changed.ir
-    except FireironError:
-        return None
-    return changed
+    return with_steps(program, _replaced(program.strategy.steps, old, new))
 
 
 def is_faster(changed: Program, program: Program) -> bool:

@@ -17,9 +17,9 @@ from fireiron.check import Finding
 from fireiron.compiler import Program
 from fireiron.decomp.load import Load
 from fireiron.decomp.tile import Tile, TilePlan
-from fireiron.errors import FireironError
 from fireiron.frozen import frozen
 from fireiron.inspect.idle import LEAST_SHARE, MOST_BUSY, MOST_TRIALS, is_faster
+from fireiron.inspect.other_steps import with_steps
 from fireiron.inspect.show import main_child
 from fireiron.language.substrategy import inner_chains
 from fireiron.language.tree import Decomposition, Node
@@ -132,13 +132,8 @@ def _has_numbers(step: Tile) -> bool:
 def _better(program: Program, row: _Row) -> _Row | None:
     """Return the first tiles with fewer idle lanes with which the strategy compiles and is faster; None if there are none."""
     for changed in itertools.islice((other for other in _others(row) if other.busy > row.busy), MOST_TRIALS):
-        steps = _replaced(program.strategy.steps, row, changed)
-        trial = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-        try:
-            _ = trial.ir
-        except FireironError:
-            continue
-        if is_faster(trial, program):
+        trial = with_steps(program, _replaced(program.strategy.steps, row, changed))
+        if trial is not None and is_faster(trial, program):
             return changed
     return None
 

@@ -15,8 +15,7 @@ import attrs
 from fireiron.check import Finding
 from fireiron.compiler import Program
 from fireiron.decomp.epilog import Epilog
-from fireiron.errors import FireironError
-from fireiron.inspect.downgraded import replaced
+from fireiron.inspect.other_steps import replaced, with_steps
 from fireiron.language.substrategy import default_copy
 from fireiron.language.tree import Node
 from fireiron.spec import Spec
@@ -76,14 +75,7 @@ def _terms(spec: Spec) -> int | None:
 def _compiles(program: Program, step: Epilog, wide: Epilog) -> bool:
     """Whether the program has a kernel with the step replaced."""
     steps = replaced(program.strategy.steps, step, wide)
-    if steps == program.strategy.steps:
-        return False
-    changed = attrs.evolve(program, strategy=attrs.evolve(program.strategy, steps=steps))
-    try:
-        _ = changed.ir
-    except FireironError:
-        return False
-    return True
+    return steps != program.strategy.steps and with_steps(program, steps) is not None
 
 
 __all__ = ["narrow_sums"]
