@@ -1,7 +1,7 @@
 """Modules of KernelBench, levels 1 and 2, at the sizes of the suite: the backend of Fireiron, Inductor, and eager PyTorch, on a GPU.
 
     python perf/kernelbench/modules.py KERNELBENCH FOLDER [--only 1/23,2/9] [--types float16,float32] [--processes 12] [--seconds 420]
-        [--resume results.jsonl] [--whole] [--mode max-autotune-no-cudagraphs]
+        [--resume results.jsonl] [--whole] [--slower 3] [--mode max-autotune-no-cudagraphs]
 
 KERNELBENCH is a copy of github.com/ScalingIntelligence/KernelBench. Modules stay in training mode, without gradients, as in the suite.
 Processes compile concurrently without launching anything. Under a lock, one process at a time verifies and measures: CUDA graphs, the L2 cache
@@ -308,6 +308,7 @@ def arguments_of():
     parser.add_argument("--resume", type=Path, nargs="*", default=[])
     parser.add_argument("--whole", action="store_true", help="measure modules of which nothing is taken, too")
     parser.add_argument("--mode", help="also compile in this mode of Inductor")
+    parser.add_argument("--slower", type=float, help="take regions up to this ratio of the predicted time to that of their bytes")
     parser.add_argument("--summarize", action="store_true")
     return parser.parse_args()
 
@@ -320,6 +321,8 @@ def main():
     if arguments.summarize:
         print(summary(arguments.folder, len(names)))
         return
+    if arguments.slower:
+        torch_backend.rewriting.SLOWER = arguments.slower
     finished = {(row["name"], row["type"]) for file in arguments.resume for row in read(file) if "refused" not in row}
     chosen = [name for name in names if not arguments.only or name in arguments.only.split(",")]
     tasks = [task for task in tasks_of(chosen, arguments.types.split(",")) if task not in finished]
