@@ -128,21 +128,24 @@ def _flow(tasks, prepare, measure, arguments, place, done, start):
             place.value += 1
         if number >= len(tasks):
             return
-        result, error = {}, ""
-        try:
-            result, state = prepare(tasks[number], arguments)
-            if state is not None:
-                with alone():
-                    result = result | measure(tasks[number], state, arguments)
-            del state
-        except Exception as raised:
-            error = f"{type(raised).__name__}: {headline(raised)}"
-            result = result | {"refused": error}
+        result, state = _tried(lambda number=number: prepare(tasks[number], arguments))
+        if state is not None:
+            with alone():
+                result = result | _tried(lambda number=number, state=state: (measure(tasks[number], state, arguments), None))[0]
+                del state
+                with contextlib.suppress(RuntimeError):
+                    _clear()
         done.put((tasks[number], result))
-        if "CUDA" in error and "out of memory" not in error:
+        if "CUDA error" in result.get("refused", ""):
             return
-        with contextlib.suppress(RuntimeError):
-            _clear()
+
+
+def _tried(function):
+    """Return what a function returns, or its error as a result, and None."""
+    try:
+        return function()
+    except Exception as raised:
+        return {"refused": f"{type(raised).__name__}: {headline(raised)}"}, None
 
 
 def _clear():

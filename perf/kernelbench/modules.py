@@ -97,6 +97,7 @@ def hollow_of(names, dtype):
         if torch.is_tensor(value):
             value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=DEVICE)
             value.untyped_storage().resize_(0)
+            torch.cuda.empty_cache()
         given.append(value)
     return given
 
