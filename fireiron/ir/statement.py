@@ -513,8 +513,8 @@ class Wait(Stmt):
 
     `pinned_registers` are buffers in registers that the thread may read only after the wait. The compiler does not know this, so an empty
     `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did. A wait for TMA stores is until
-    they have read shared memory; if it is for their `arrival`, until they have written global memory, and `groups` is 0. Where `reads_suffice`
-    holds, it is until they have read shared memory all the same.
+    they have read shared memory; if it is for their `arrival`, until they have written global memory, and `groups` is 0. Where
+    `reads_suffice` holds, it is until they have read shared memory all the same.
     """
 
     groups: int
