@@ -45,6 +45,7 @@ from fireiron.errors import SynchronizationError as SynchronizationError
 from fireiron.errors import VerificationError as VerificationError
 from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
+from fireiron.executable import instruction as instruction
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
 from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
 from fireiron.executable.bulk import BULK_ADD as BULK_ADD
@@ -667,6 +668,7 @@ __all__ = [
     "float64",
     "float8_e4m3",
     "float8_e5m2",
+    "instruction",
     "int32",
     "int64",
     "int8",
