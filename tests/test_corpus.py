@@ -2,6 +2,7 @@
 
 import corpus
 import pytest
+import test_passes
 from goldens.cases import cases, differences
 
 PARTS, OTHER_PARTS = 20, 160
@@ -10,8 +11,9 @@ PARTS, OTHER_PARTS = 20, 160
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_results_do_not_change_unintentionally(part):
-    """Each combination of classes, targets and outcomes of the corpus."""
-    changes = differences("corpus", [one.case() for one in corpus.covering()[part::PARTS]])
+    """Each combination of classes, targets and outcomes of the corpus, without those of `test_passes`."""
+    passed = {name for subject, name in test_passes.CASES if subject == "corpus"}
+    changes = differences("corpus", [one.case() for one in corpus.covering()[part::PARTS] if one.name not in passed])
     assert not changes, changes
 
 

@@ -12,7 +12,8 @@ The nearest files are determined by a rule (`files`), not by choice: the first t
 4. files whose names begin with `test_` and the module's;
 5. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
 
-For the printer (`cuda`) the stored texts are used, too: they are its contract.
+Stored outputs of a part are used, too: they are its contract. For the printer (`cuda`) these are the stored texts, for passes and
+decompositions the stored cases of `test_passes`, for code that runs at import the stored constants (`test_constants`).
 
 A mutant is killed by a test that fails, by a crash of the process, or by a test that runs a minute longer than all of them may take.
 """
@@ -38,6 +39,12 @@ MOST_FILES = 3
 HANGING = 60.0
 """Seconds of processor time beyond those of all tests, after which a test is considered to hang."""
 
+CONSTANTS = "tests/test_constants.py"
+"""Stored values of constants, which mutants outside of functions change."""
+
+STORED = {printing.FOLDER: DIGESTS, "lower/": "tests/test_passes.py", "decomp/": "tests/test_passes.py"}
+"""The stored outputs of parts."""
+
 NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutation", "test_campaign"}
 """Files of tests about all modules."""
 
@@ -47,8 +54,14 @@ def files(module: str) -> tuple[str, ...]:
     """At most three test files nearest to a module, by the rule above."""
     names = dict.fromkeys((*_named(module), *_told(module), *_importing(module), *_alike(module), *_of_folders(module)))
     present = [name for name in names if name not in NEAR_TO_NOTHING and (TESTS / f"{name}.py").is_file()]
-    texts = [Path(DIGESTS).stem] if module.startswith(printing.FOLDER) else []
-    return tuple(f"tests/{name}.py" for name in dict.fromkeys((*present[:MOST_FILES], *texts)))
+    stored = [Path(file).stem for part, file in STORED.items() if module.startswith(part)]
+    return tuple(f"tests/{name}.py" for name in dict.fromkeys((*present[:MOST_FILES], *stored)))
+
+
+def files_of(mutant: Mutant) -> tuple[str, ...]:
+    """The files for a mutant: those nearest to its module, and the constants if it changes code outside of functions."""
+    near = files(mutant.module)
+    return near if mutant.inside or CONSTANTS in near else (*near, CONSTANTS)
 
 
 @attrs.define
@@ -64,7 +77,7 @@ class Judge:
     def of(self, chosen: Sequence[tuple[int, Mutant]]) -> Iterator[tuple[int, Verdict]]:
         """The verdicts on numbered mutants, those with the same files one after the other."""
         try:
-            for number, mutant in sorted(chosen, key=lambda pair: (files(pair[1].module), pair[0])):
+            for number, mutant in sorted(chosen, key=lambda pair: (files_of(pair[1]), pair[0])):
                 yield number, self.judge(mutant)
         finally:
             self._stop()
@@ -75,7 +88,7 @@ class Judge:
             return Verdict(mutant, "not one")
         if reason := equivalents().get(mutant.name) or asserted(mutant):
             return Verdict(mutant, "equivalent", reason)
-        near = files(mutant.module)
+        near = files_of(mutant)
         if not near:
             return Verdict(mutant, "", "no file is near")
         answer = self._answer(mutant, near)
