@@ -716,7 +716,6 @@ def formula(text: str) -> Formula:
         raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
 
 
-@functools.lru_cache(maxsize=4096)
 def formula_of(text: str) -> Formula:
     """Parse the formula of a step of a definition. It may read the tensor that it writes, and read a tensor at several indices.
 
@@ -727,6 +726,11 @@ def formula_of(text: str) -> Formula:
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
+    return _formula_of(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _formula_of(text: str) -> Formula:
     try:
         parsed = _Reader(text).formula()
     except RecursionError:
