@@ -211,7 +211,7 @@ def _accessed_in_several_steps(traces: Sequence[Traces]) -> list[Space]:
     for agents in traces:
         first: dict[int, int] = {}
         for event in itertools.chain(*_distinct_traces(agents)):
-            if isinstance(event, AccessEvent) and first.setdefault(id(event.footprint.space), event.step) != event.step:
+            if event.__class__ is AccessEvent and first.setdefault(id(event.footprint.space), event.step) != event.step:
                 spaces[id(event.footprint.space)] = event.footprint.space
     return list(spaces.values())
 
@@ -240,7 +240,7 @@ def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         step: list[AccessEvent] = []
         for event in trace:
-            if isinstance(event, AccessEvent):
+            if event.__class__ is AccessEvent:
                 step = [*(one for one in step if one.step == event.step), event]
                 yield from ((one, event) for one in step if _must_be_ordered(one, event))
 

@@ -68,6 +68,7 @@ class WarpgroupOrder(SegmentOrder):
         self.warpgroups = list(self._warpgroups(traces))
         self.agents = [*self.warpgroups]
         self.accessed_atoms: dict[tuple[int, int], AccessedAtoms] = {}
+        self.counted_arrivals: dict[tuple[Sequence[int], int], tuple[int, bool, bool]] = {}
         self.warp_count = Counter(itertools.chain.from_iterable(self._atoms_of_warps()))
 
     def run_all(self) -> bool:
@@ -144,10 +145,15 @@ class WarpgroupOrder(SegmentOrder):
 
     def _arrival_knowledge(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
         assert isinstance(agent, WarpgroupAgent)
-        counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
-        if by is not None and not any(count % WARP for count in counts):
-            return sum(counts), self._known_after_deferred(agent, by)
-        return sum(counts), agent.seen if all(counts) else agent.known_to_all
+        counted = self.counted_arrivals.get((arrivals, agent.number))
+        if counted is None:
+            counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
+            counted = sum(counts), all(counts), not any(count % WARP for count in counts)
+            self.counted_arrivals[arrivals, agent.number] = counted
+        total, of_all_warps, of_all_lanes = counted
+        if by is not None and of_all_lanes:
+            return total, self._known_after_deferred(agent, by)
+        return total, agent.seen if of_all_warps else agent.known_to_all
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         assert isinstance(agent, WarpgroupAgent)
