@@ -36,7 +36,7 @@ def ownership_violations(traces: Iterable[Traces], ring_of: Mapping[str, str]) -
     """
     findings: dict[str, Finding] = {}
     different = {id(trace): trace for agents in traces for trace in agents}.values()
-    accesses = [event for trace in different for event in trace if event.__class__ is AccessEvent and event.fill is not None]
+    accesses = [event for trace in different for event in trace if isinstance(event, AccessEvent) and event.fill is not None]
     filled_by_tma = frozenset(event.fill.ring.name for event in accesses if event.fill is not None and event.by_engine)
     for trace in different:
         for finding in StageOwner(trace, ring_of, filled_by_tma).findings():
@@ -71,16 +71,17 @@ class StageOwner:
     def findings(self) -> Iterator[Finding]:
         """All violations of the agent."""
         for event in self.trace:
-            self.reads_in_flight.follow(event)
-            self._follow_fences(event)
-            kind = event.__class__
-            if kind is StageEvent:
+            if isinstance(event, StageEvent):
                 if event.arrivals is None:
                     self._acquire(event)
                 else:
                     yield from self._release(event, event.arrivals)
-            elif kind is AccessEvent and event.use.access.buffer in self.ring_of:
-                yield from self._access(event)
+                continue
+            self.reads_in_flight.follow(event)
+            self._follow_fences(event)
+            if isinstance(event, AccessEvent):
+                if event.use.access.buffer in self.ring_of:
+                    yield from self._access(event)
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.read_by_lanes.clear()
         for (ring, stage), state in self.owned:

@@ -219,13 +219,12 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
-        kind = event.__class__  # traces are long, and most events are of other kinds
-        if kind is AccessEvent:
-            if event.in_flight and self.includes(event.mechanism):
-                self.issued[event.mechanism].append(event)
-        elif kind is Commit and self.includes(event.mechanism):
+        if isinstance(event, AccessEvent):
+            if event.in_flight and self.includes(mechanism := event.mechanism):
+                self.issued[mechanism].append(event)
+        elif isinstance(event, Commit) and self.includes(event.mechanism):
             self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
-        elif kind is Wait and self.includes(event.mechanism):
+        elif isinstance(event, Wait) and self.includes(event.mechanism):
             groups = self.groups[event.mechanism]
             del groups[: max(len(groups) - event.groups, 0)]
 
@@ -440,7 +439,7 @@ class Tracer:
         for site in self.sites.get(_key(statement, state.loops), ()):
             if not site.space.shared and state.rank:  # another check compares blocks in global memory
                 continue
-            if all(self._decided(guard, state) is not False for guard in site.scalar):
+            if not site.scalar or all(self._decided(guard, state) is not False for guard in site.scalar):
                 if statement.ring and statement.mechanism.counted and site.kind is Kind.WRITE:
                     self._load(statement, site, state)
                 else:

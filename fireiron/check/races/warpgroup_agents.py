@@ -89,7 +89,7 @@ class WarpgroupOrder(SegmentOrder):
     def _atoms_of_warps(self) -> Iterator[set[int]]:
         """The atoms that each warp accesses."""
         for agent in self.warpgroups:
-            areas = {id(one.footprint): one.footprint for one in agent.trace if isinstance(one, Segment) and one.footprint.atoms}
+            areas = {id(one.footprint): one.footprint for one in agent.trace if one.__class__ is Segment and one.footprint.atoms}
             for warp in agent.members:
                 yield set(itertools.chain.from_iterable(area.atoms[warp] for area in areas.values()))
 
@@ -163,9 +163,8 @@ class WarpgroupOrder(SegmentOrder):
 
     def _arrive(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState) -> None:
         # If some warps of the agent completed a phase, a wait for the phase would also provide what the other warps know.
-        if self._arrival_knowledge(agent, event.arrivals or (), event.by)[0] > min(
-            self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)
-        ):
+        total = self._arrival_knowledge(agent, event.arrivals or (), event.by)[0]
+        if total > min([self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)]):
             raise Unordered
         super()._arrive(agent, event, mbarrier)
 
