@@ -926,3 +926,12 @@ def test_fills_by_threads_of_persistent_blocks_continue_their_count():
     assert "int k_first_fill = 0;" in text and "++k_first_fill" in text
     if any(one.serves("sm_90a") for one in toolchains()):
         compile_cuda(text, "sm_90a")
+
+
+def test_digits_of_a_remainder_of_blocks_stay_below_their_count():
+    """Tiles in column-major order of batches: the index of a column is a digit of the block's remainder by the tiles of a batch."""
+    copies = Fused(name="copies", dims="b m n", operands={"X": "b m n", "Y": "b m n"}, body={"copy": "Y[b,m,n] = X[b,m,n]"}, batch="b")
+    tiles = copies(b=2, m=Var("m", 8, 16384, 8, True), n=72).tile(b=1).to(Block).tile(m=32, n=64).to(Block).layout(ColMajor)
+    program = tiles.tile(m=8, n=8).to(Thread).done().program("sm_90")
+    array = np.arange(2 * 40 * 72).reshape(2, 40, 72).astype(program.spec.operands["X"].dtype.numpy)
+    assert np.array_equal(simulate(program.ir, {"X": array}, {"m": 40}).outputs["Y"], array)

@@ -132,6 +132,9 @@ class _Bounds:
         """Whether a named value stays in the range of its variable in each iteration of the surrounding loops, unconditionally."""
         if var.name in self.counts and min(self.counts[var.name].high, self._upper_limit(self.counts[var.name])) <= var.high + 1:
             return True
+        largest = self._largest_digit(value)
+        if largest is not None and largest.high <= var.high and value.low >= var.low:
+            return True
         if var.low == 0 and value.high <= var.high and (less_a_minimum(value) or self._nonnegative_in_loop(value, around)):
             return True
         loops = {loop.var.name: loop for loop in around if loop.var.name in self.access_trace.roots(value)}
@@ -191,7 +194,9 @@ class _Bounds:
             while isinstance(left, FloorDiv):
                 divisor = divisor * left.right
                 left = left.left
-            total = self.counts.get(left.name) if isinstance(left, Var) else None
+            if isinstance(left, Var) and left.name not in self.counts:
+                left = self.access_trace.lets.get(left.name, left)
+            total = left.right if isinstance(left, Mod) else self.counts.get(left.name) if isinstance(left, Var) else None
             count = None if total is None else self._quotient(total, divisor)
             return None if count is None else count - 1
         return self._largest_down(value)
