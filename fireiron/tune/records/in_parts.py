@@ -108,7 +108,7 @@ def _estimated_us(work: Work, parts: int) -> float:
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
     """Return the expected microseconds of the sum over parts."""
-    _, blocks = importlib.import_module(f"{LIBRARY}.add_parts").blocks(rows, columns)
+    blocks = importlib.import_module(f"{LIBRARY}.add_parts").blocks(rows, columns)
     return float(ADD_US + max(blocks * BLOCK_US, 4 * rows * columns * parts / ADD_BYTES_PER_US))
 
 
