@@ -139,6 +139,7 @@ def _misplaced_element(
     bytes_ = _buffer_bytes(shared_access, buffer, copy)[_in_order(shared_access, near)]
     starts = np.zeros(len(box_sizes), dtype=np.int64)
     starts[box[in_box == 0]] = bytes_[in_box == 0]
+    starts = _swizzled_bytes(starts, tensor_map.span)  # a box starts where its first element is before the swizzle: its own inverse
     engine = _swizzled_bytes(starts[box] + in_box * buffer.dtype.bytes, tensor_map.span)
     mismatch = np.flatnonzero(engine != bytes_)
     if not mismatch.size:
