@@ -434,7 +434,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
     # TMA swizzles by the bits of shared-memory addresses, so a box starts at the address of its first row, in any phase of the swizzle.
     storage = shared_access.storage or printer.buffer(shared_access).storage
-    start_access = attrs.evolve(shared_access, storage=attrs.evolve(storage, swizzle=None))
+    start_access = attrs.evolve(shared_access, storage=storage.plain)
     boxes = []
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):

@@ -175,7 +175,6 @@ class BlockBatch:
         else:
             offset, size = operand.buffer.offset, operand.buffer.dtype.bytes
             places = starts * size + offset
-            places = boxes.swizzled(places)  # a box starts where its first element is before the swizzle, which is its own inverse
             if (places % LINE).any():
                 what = f"{site.what}: a box of its tensor map starts at byte {int(places[places % LINE != 0][0])} of shared memory"
                 raise SimulationError(what, legal=f"multiples of {LINE}", within=self.where(env), at=site.statement.origin)

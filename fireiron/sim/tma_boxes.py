@@ -142,10 +142,7 @@ class TmaBoxes:
 
     def places(self, starts: Array) -> Array:
         """The shared-memory bytes of all elements, given the first byte of each element's box."""
-        return self.swizzled(starts + self.in_box.reshape((-1,) + (1,) * (starts.ndim - 1)))
-
-    def swizzled(self, places: Array) -> Array:
-        """The shared-memory bytes after the swizzle, by the bits of the address."""
+        places = starts + self.in_box.reshape((-1,) + (1,) * (starts.ndim - 1))
         return places ^ (places // LINE % (self.span // PIECE) * PIECE)
 
 
