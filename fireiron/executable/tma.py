@@ -97,9 +97,9 @@ class TmaLoad(TmaTileLoad):
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
     """Return the part of a load that a block performs for all blocks of the cluster that load the same tile, and these blocks.
 
-    Parts are equal: complete chunks, or rows of each chunk. TMA swizzles by the bits of shared-memory addresses, so a part starts at any row
-    whose address is a multiple of `ROW_ALIGNMENT`. If there are no equal parts, or no other block loads the tile, the part is the complete
-    tile.
+    Parts are equal: complete chunks, or rows of each chunk. TMA swizzles by the bits of shared-memory addresses, so a part starts at any
+    row whose address is a multiple of `ROW_ALIGNMENT`. If there are no equal parts, or no other block loads the tile, the part is the
+    complete tile.
     """
     cluster = draft.whole.cluster
     along = () if cluster is None else _shared_along(spec, cluster, draft)
