@@ -91,9 +91,8 @@ def jobs_of(case, parts):
         from fireiron import sym
 
         m = sym("PLACES", high=1 << 22, multiple_of=64)
-        for group in (8, 16):
-            values = {"bm": 128, "bn": 256, "stages": 4, "group_m": group}
-            jobs.append((f"weights, group_m={group}", "weight_gradient", values, "weight_product", {"e": E, "k": 2 * F, "n": K, "m": m}))
+        values = {"bm": 128, "bn": 256, "stages": 4}
+        jobs.append(("weights", "weight_gradient", values, "weight_product", {"e": E, "k": 2 * F, "n": K, "m": m}))
     if "eight_bit" in parts:
         for values in PRODUCT[:2]:
             label = " ".join(f"{name}={value}" for name, value in values.items())

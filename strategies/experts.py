@@ -173,7 +173,7 @@ few = loaded(few_of(product), "A", "W").tile(n=64).to(Warpgroup).step("product",
 few_gated = loaded(few_of(gated_product), "A", "G", "U").tile(n=64).to(Warpgroup)
 few_gated = few_gated.step("gate", by_warpgroups).step("up", by_warpgroups).done()
 
-weights = weight_product.tile(e=1, k=bm, n=bn).to(Block).rasterize(group_m, raster).persistent(num_blocks)
+weights = weight_product.tile(e=1, k=bm, n=bn).to(Block).persistent(num_blocks)
 weights = weights.split(m=ROWS).skip_masked_tiles().pipeline(stages).warp_specialize(128).mma_in_flight(mma_in_flight)
 weights = loaded(weights, "A", "B").tile(k=wm).to(Warpgroup)
 weight_gradient = weights.step("product", by_warpgroups).step("store", stored(epi_n)).done()

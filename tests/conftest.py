@@ -12,6 +12,7 @@ import pathlib
 import sys
 import zlib
 
+import long_tests
 import pytest
 
 collect_ignore_glob = ["typed/*"]  # programs for type checkers, some of them wrong
@@ -115,8 +116,10 @@ def import_share(config):
 def pytest_collection_modifyitems(items):
     """Mark the cases outside of the sample as `nightly`: all but about one in n, chosen by name (`sample`).
 
-    `sampled(n)` specifies n instead of the family's size.
+    `sampled(n)` specifies n instead of the family's size. Also mark the tests in the tables of `long_tests`.
     """
+    for item in filter(long_tests.is_long, items):
+        item.add_marker(pytest.mark.nightly)
     families = {}
     for item in items:
         is_whole = item.path.stem in WHOLE and item.get_closest_marker("sampled") is None

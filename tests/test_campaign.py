@@ -21,6 +21,7 @@ from fireiron.errors import DecompositionError
 SAMPLES = [(name, seed) for name, subject in subjects().items() for seed in range(subject.first, subject.first + subject.sample)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("name", "seed"), SAMPLES)
 def test_a_few_draws_of_each_subject(name, seed):
     subject = subjects()[name]

@@ -544,6 +544,7 @@ KNOTS = {
     ("language.strategy", "compiler"): "strategy.program() is the first arrow",
     ("language.strategy", "gpu.kernel"): "strategy.compile()",
     ("language.strategy", "derive"): "strategy.derive()",
+    ("gpu.kernel", "inspect.findings"): "kernel.check()",
     ("language.strategy", "gpu.node"): "strategy.compile() of a spec of a node",
     ("language.strategy", "language.store"): "strategy.to_json()",
     ("language.store.classes", "tasks.step"): "programs of tasks are stored as other steps are",

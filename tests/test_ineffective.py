@@ -5,6 +5,7 @@ import pytest
 from fireiron import *
 from fireiron.check import check
 from fireiron.errors import DecompositionError
+from fireiron.inspect.findings import findings as all_findings
 from fireiron.inspect.ineffective import ineffective
 
 
@@ -95,3 +96,13 @@ def test_the_command_line_shows_them_with_their_line(tmp_path, capsys):
     assert main(["check", str(path)]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "ineffective" in text and "no_sync() on the load to" in text and "mine.py:" in text
+
+
+def test_a_compiled_kernel_returns_the_findings_of_the_command():
+    """Those of the kernel itself, and those that need its strategy: here a refinement without effect."""
+    chain = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).unroll()
+    kernel = chain.done()(MatMul(64, 64, 1, order=RowMajor)).compile("sm_80")
+    findings = kernel.check()
+    assert findings == all_findings(kernel.program) and {finding.kind for finding in findings} > {
+        finding.kind for finding in check(kernel.ir)
+    }

@@ -274,6 +274,9 @@ def test_warp_specialize_without_tma_loads_equals_a_plain_pipeline():
     program = finished(CHAIN.pipeline(2).warp_specialize(), WIDE, WIDE)(FLOAT16_SPEC).program(TARGET)
     other = finished(CHAIN.pipeline(2), WIDE, WIDE)(FLOAT16_SPEC).program(TARGET)
     assert program.ir.body == other.ir.body and program.ir.rings == ()
+    note = "without effect: warp_specialize() of loop k: TMA performs none of its copies"
+    assert set(program.ir.title) - set(other.ir.title) == {note, *(line for line in program.ir.title if ".warp_specialize()" in line)}
+    assert f"//   {note}\n" in program.cuda
 
 
 @pytest.mark.parametrize("chain", [CHAIN, CHAIN.pipeline(2)], ids=["no pipeline", "no producer"])

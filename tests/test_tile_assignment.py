@@ -25,6 +25,7 @@ VERBS = {
     "programmatic_launch": lambda tile: tile.programmatic_launch(),
     "ordered": lambda tile: tile.ordered(),
     "stream_k": lambda tile: tile.stream_k(2, 8),
+    "look_back": lambda tile: tile.look_back(),
     "once": lambda tile: tile,
 }
 """The verbs that the table names."""
@@ -36,6 +37,7 @@ TEXTS = {
     "pingpong": "pingpong(2)",
     "ordered": "ordered()",
     "stream_k": "stream_k(2, 8)",
+    "look_back": "look_back()",
 }
 ROWS = [(pair, other) for pair in ILLEGAL for other in pair.others]
 
@@ -89,6 +91,23 @@ PLACED = [(place, grid) for place in PLACES for grid in ((4, 4), (6, 4), (2, 7),
 @pytest.mark.parametrize(("place", "grid"), [*PLACED, (LastTilesFirst("n", 2), (4, 3)), (LastTilesFirst("m", 2), (3, 4))])
 def test_proved_places_give_each_tile_one_number(place, grid):
     assert place.proved and place.permutes(SPEC, digits(*grid), grid[0] * grid[1])
+
+
+@pytest.mark.parametrize("place", [*(walk(rows) for walk in RASTER_ORDERS[:2] for rows in (1, 2)), RASTER_ORDERS[2]()], ids=str)
+def test_orders_of_rows_and_columns_refuse_other_grids(place):
+    """A group of one tile row is the order of the numbers, for any grid."""
+    spec = Fused(name="sums", dims="b m n", operands={"X": "b m n"}, body={"out": "X[b,m,n] = 0"})(b=2, m=64, n=64)
+    grid = [Step(dim, as_expr(size), {}) for dim, size in zip("nmb", (4, 3, 2), strict=True)]
+    if place == RASTER_ORDERS[0](1):
+        place.require(spec, grid)
+        assert [(digit.dim, index.evaluate({"unit": 23})) for digit, index in place.tile(spec, grid, Var("unit", 0, 23), None)] == [
+            ("n", 3), ("m", 2), ("b", 1)
+        ]  # fmt: skip
+        return
+    with pytest.raises(DecompositionError, match="the tiles form a grid of 3 dimensions") as caught:
+        place.require(spec, grid)
+    assert caught.value.got == "2 tiles along b, 3 tiles along m, 4 tiles along n"
+    assert caught.value.hint == f".tile(b=1).to(Block), then the tile of the other dimensions with .{place.call}"
 
 
 @pytest.mark.parametrize(("permutation", "right"), [(UID ^ 1, True), (UID // 2, False), (UID + 1, False), (as_expr(0), False)])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
+    from fireiron.check import Findings
     from fireiron.check.resources import Occupancy
     from fireiron.gpu.interface import Callee
 
@@ -186,6 +187,16 @@ class CompiledKernel(Displayed):
         resources = self.resources
         text = report(self.ir, Measured(resources.registers, resources.spill_stores, resources.spill_loads, resources.stack_frame))
         return f"{text}\n{registers_intact(self.asm['cubin'])}" if holds_operand_in_registers(self.ir) else text
+
+    def check(self) -> Findings:
+        """Return all findings, errors first, then warnings: what `fireiron check` prints about a strategy.
+
+        They are the findings of the checks about all launches, refinements without effect, idle units, slow copies, and long sums in a
+        16-bit type. Requires no GPU.
+        """
+        from fireiron.inspect.findings import findings
+
+        return findings(self.program)
 
     @property
     def proof(self) -> str:

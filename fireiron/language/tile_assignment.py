@@ -368,7 +368,7 @@ ILLEGAL: Final = (
     ),
     Pair(
         "look_back",
-        ("split_k", "persistent", "cluster", "rasterize", "longest_first", "swizzle", "hilbert", "programmatic_launch"),
+        ("split_k", "persistent", "cluster", "rasterize", "longest_first", "swizzle", "programmatic_launch"),
         "{0}: a block waits for the tiles before its own, so blocks compute tiles in the order in which they start, but {1} assigns or "
         "starts them differently",
         "remove {1}",

@@ -64,8 +64,9 @@ def pipeline(kernel: Kernel) -> Kernel:
         kernel = evolve(kernel, body=_committed(kernel.body))
     kernel = with_stages(kernel)
     _require_rings(kernel)
-    if any(_is_idle(stmt) for stmt in statements(kernel.body)):
-        kernel = evolve(kernel, body=rewritten(kernel.body, _without_idle_producer))
+    idle = [stmt.var.name for stmt in statements(kernel.body) if isinstance(stmt, For) and _is_idle(stmt)]
+    if idle:
+        kernel = evolve(kernel, body=rewritten(kernel.body, _without_idle_producer), title=_with_notes(kernel.title, idle))
     if not any(isinstance(stmt, For) and _stages(stmt) for stmt in statements(kernel.body)):
         return kernel
     pass_ = _Pipeline(kernel)
@@ -691,6 +692,11 @@ def _without_idle_producer(statement: Stmt) -> tuple[Stmt, ...]:
     if isinstance(statement, For) and _is_idle(statement):
         return (statement.without(ProducerThreads, OrderedMma),)
     return (statement,)
+
+
+def _with_notes(title: tuple[str, ...], loops: Sequence[str]) -> tuple[str, ...]:
+    """The strategy in the header of a kernel, if there is one, with a line for each loop without the requested producer."""
+    return (*title, *(f"without effect: warp_specialize() of loop {name}: TMA performs none of its copies" for name in loops if title))
 
 
 def _require_no_other(loop: For, rest: Iterable[Stmt]) -> None:

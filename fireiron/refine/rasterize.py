@@ -25,12 +25,35 @@ GROUP_M, GROUP_N, CURVE = RASTERS = (0, 1, 2)
 class GroupedRows(Place):
     """The order down a group of `rows` tile rows, then down the next tile column.
 
-    Tiles of one dimension keep the order of their numbers.
+    Tiles of one dimension keep the order of their numbers. Tiles of more dimensions have no rows and columns, so an order that differs
+    from that of their numbers is refused.
     """
 
     name: ClassVar[str] = "rasterize"
     proved: ClassVar[bool] = True
     rows: int
+
+    @property
+    def differs(self) -> bool:
+        """Whether the order can differ from that of the tiles' numbers."""
+        return self.rows > 1
+
+    def require(self, spec: Spec, digits: Sequence[Step]) -> None:
+        if len(digits) > 2 and self.differs:
+            labels = [spec.labels[spec.dims.index(digit.dim)] for digit in reversed(digits)]
+            raise DecompositionError(
+                f"{self.call}: the tiles form a grid of {len(digits)} dimensions, not of rows and columns",
+                got=", ".join(f"{digit.size} tiles along {label}" for digit, label in zip(reversed(digits), labels, strict=True)),
+                legal="tiles along two dimensions",
+                hint=f".tile({labels[0]}=1).to(Block), then the tile of the other dimensions with .{self.call}"
+                if len(set(labels)) == len(labels)
+                else "a tile of contiguous elements",
+            )
+
+    @property
+    def call(self) -> str:
+        """The refinement with this order, as users write it."""
+        return f"rasterize(group_m={self.rows})"
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         """Return the row and the column of tile number `unit` in a grid."""
@@ -51,6 +74,14 @@ class GroupedRows(Place):
 class GroupedColumns(GroupedRows):
     """The order along a group of `rows` tile columns, then along the next tile row."""
 
+    @property
+    def differs(self) -> bool:
+        return True
+
+    @property
+    def call(self) -> str:
+        return f"rasterize(group_n={self.rows})"
+
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         column, line = rasterized_place(unit, columns, lines, self.rows, names)
         return line, column
@@ -68,6 +99,14 @@ class HilbertOrder(GroupedRows):
     """The order along Hilbert's curve through the grid."""
 
     rows: int = 1
+
+    @property
+    def differs(self) -> bool:
+        return True
+
+    @property
+    def call(self) -> str:
+        return "hilbert()"
 
     def cell(self, unit: Expr, lines: Expr, columns: Expr, names: Names) -> tuple[Expr, Expr]:
         return place_on_curve(unit, lines, columns, names)
