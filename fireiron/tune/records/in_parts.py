@@ -50,14 +50,14 @@ HOPELESS: Final = 1.2
 MOST_TILES: Final = 96
 """Maximum number of tiles. More tiles occupy most SMs without parts."""
 
-ADD_US: Final = 1.2
+ADD_US: Final = 1.4
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 0.9e-3
+BLOCK_US: Final = 1.2e-3
 """Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 61 split-K kernels
 (perf/results/2026-12-01-h200-choice-5)."""
 
-LATER_BLOCK_US: Final = 1.8e-3
+LATER_BLOCK_US: Final = 1.6e-3
 """The same for each block that does not run at once with the first ones."""
 
 ADD_BYTES_PER_US: Final = 4.0e7
