@@ -273,13 +273,16 @@ TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
         ("batched", "clustered"): 0.05,
         ("one", "thin_parts"): 0.085,
         ("one", "short_columns"): 0.05,
+        ("clustered", "shallow"): 0.02,
+        ("occupied", "pairs_m"): 0.02,
+        ("occupied", "fours_m"): -0.02,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties.
 
 Pairs of blocks gain more than the first part expects, above all if no row of an operand is aligned to a sector of L2, or if they share the
-larger operand. Blocks of a cluster wait for each other, which a longer ring hides. Parts of few rows take longer. Fitted to the same times
-as `H200`; more terms improve the choice for sizes that are left out by less than 0.2 %.
+larger operand. Blocks of a cluster wait for each other, which a longer ring hides. Parts of few rows take longer, and clusters with
+small K. Fitted to the same times as `H200`; more terms improve the choice for sizes that are left out by less than 0.2 %.
 """
 
 ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType({("long", "pairs_m"): 0.01, ("one", "long"): -0.009})
@@ -420,6 +423,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "rows": math.log2(t.rows / 1024),
         "depth": depth,
         "long": max(0.0, depth),
+        "shallow": max(0.0, -depth),
         "ring": math.log2(t.ring / 512),
         "slender": abs(math.log2(t.down / t.along)),
         "occupied": t.tiles / (-(-t.tiles // wave) * wave),
