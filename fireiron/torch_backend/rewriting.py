@@ -18,7 +18,7 @@ from fireiron.derive.search import Search
 from fireiron.errors import FireironError
 from fireiron.front.place import target_of
 from fireiron.front.traced import Described
-from fireiron.torch_backend import attention
+from fireiron.torch_backend import attention, convolutions
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
 from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
@@ -34,6 +34,10 @@ WITH_BIAS: Final = ("add", "convert_element_type", "getitem")
 
 FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather", "index", "slice", "select", "max", "min"))
 """Operations into whose kernels Inductor fuses functions of elements."""
+
+
+POOLS: Final = frozenset(("avg_pool2d", "avg_pool3d", "_low_memory_max_pool_with_offsets"))
+"""Operations into whose kernels Inductor fuses functions of their results."""
 
 
 SLOWER: Final = 1.6
@@ -74,13 +78,19 @@ class Rewriting:
         self.module, self.graph, self.options, self.role = module, module.graph, options, role
         self.taken: list[Taken] = []
         self.left: list[Left] = []
+        self.images = False  # whether Inductor stores results of convolutions with the channels last
         self.computed: dict[Any, Any] = {}  # the result of a call, by the node that it replaces: later regions read it
 
     def run(self) -> Report:
         """Replace the regions, and return what was taken and what was left."""
+        layouts = convolutions.prepared(self.module, self.role == "inference") if self._on_device() else []
+        self.images = bool(layouts)
         regions = Regions(self.graph)
+        known = {node for layout in layouts for node in (layout.forced, layout.packed)}
         self.left += [
-            Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items() if name_of(node) not in ATTENTION
+            Left(name_of(node) or str(node.target), reason)
+            for node, reason in regions.refused.items()
+            if name_of(node) not in ATTENTION and node not in known
         ]
         answers = {region: answer for region in regions if (answer := self._answered(region)) is not None}
         for region in self._fused_by_inductor(answers):
@@ -90,12 +100,18 @@ class Rewriting:
             self._take(region, answer)
         for node in [node for node in self.graph.nodes if name_of(node) in ATTENTION]:
             self._attend(node)
-        if self.taken:
+        convolutions.restore(self.graph, layouts)
+        if self.taken or layouts:
             in_order(self.graph)
             self.graph.eliminate_dead_code()
             self.graph.lint()
             self.module.recompile()
         return Report(self.role, tuple(self.taken), tuple(self.left))
+
+    def _on_device(self) -> bool:
+        """Whether results of convolutions are on a device of which regions are taken."""
+        nodes = [node for node in self.graph.nodes if name_of(node) == "convolution"]
+        return bool(nodes) and all(node.meta["val"].device.type == "cuda" or self.options.simulate for node in nodes)
 
     # ------------------------------------------------------------------------------------------ one region
 
@@ -163,7 +179,9 @@ class Rewriting:
         sources = [source for node in region.nodes for source in sources_of(node) if source not in own]
         readers = [user for node in region.nodes for user in users_of(node) if user not in own]
         near = [node for node in (*sources, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
-        return any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
+        origins = [source.args[0] if is_item(source) else source for source in sources]
+        pooled = any(name_of(origin) in POOLS for origin in origins)
+        return pooled or any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
 
     def _take(self, region: Region, answer: _Answer) -> None:
         """Replace a region by its derived kernel, or leave it if its kernel cannot be compiled."""
@@ -206,6 +224,8 @@ class Rewriting:
         names = [name_of(node) for node in region.nodes]
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
+        if self.images and any(name_of(user) == "convolution" for node in region.nodes for user in users_of(node)):
+            raise CannotStateError("a convolution reads it, for which Inductor stores it with the channels last")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
