@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator as python_operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from fireiron.cost.functions import delay_us, instructions, instructions_us
 from fireiron.derive.default import FEW
 from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
+from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules import RULES
 from fireiron.derive.search import Search
 from fireiron.errors import FireironError
@@ -51,6 +53,9 @@ SHORT: Final = 3.0
 LANES: Final = 128
 """Threads of a warpgroup, which share a tile of `wm` x `wn` results."""
 
+TURNING: Final = tuple(rule for rule in RULES if not isinstance(rule, Skeleton) or rule.name == "transposed")
+"""Rules for results in another order than an operand. Other skeletons would store elements apart, which the cost model does not count."""
+
 FEWEST: Final = 3
 """Candidates of the derivation of a product without its epilogue."""
 
@@ -78,13 +83,13 @@ class Rewriting:
         self.module, self.graph, self.options, self.role = module, module.graph, options, role
         self.taken: list[Taken] = []
         self.left: list[Left] = []
-        self.images = False  # whether Inductor stores results of convolutions with the channels last
+        self.images: set[Any] = set()  # results of convolutions that Inductor stores with the channels last
         self.computed: dict[Any, Any] = {}  # the result of a call, by the node that it replaces: later regions read it
 
     def run(self) -> Report:
         """Replace the regions, and return what was taken and what was left."""
         layouts = convolutions.prepared(self.module, self.role == "inference") if self._on_device() else []
-        self.images = bool(layouts)
+        self.images = {layout.packed for layout in layouts}
         regions = Regions(self.graph)
         known = {node for layout in layouts for node in (layout.forced, layout.packed)}
         self.left += [
@@ -123,7 +128,7 @@ class Rewriting:
             stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
             if not stated.arrays:
                 raise CannotStateError("no operand is an array")
-            answer = self._derived(stated, device)
+            answer = self._derived(stated, device, rules=TURNING if self._turns(stated) else RULES)
             if answer.chosen.sketch.last_resort:
                 raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
             self._check_time(region, stated, answer, device)
@@ -234,12 +239,18 @@ class Rewriting:
         if type_of(products[0]) == "torch.float32" and not self.options.float32_products:
             raise CannotStateError("a float32 product, for which cuBLAS is faster; the option float32_products=True takes it")
 
-    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None) -> Derivation:
+    def _turns(self, stated: Stated) -> bool:
+        """Whether results have the elements of images with the channels last, in another order."""
+        images = [node for node, _ in stated.arrays.values() if node in self.images]
+        largest = max((node.meta["val"].numel() for node in images), default=math.inf)
+        return any(result.meta["val"].numel() >= largest for result in stated.results.values())
+
+    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None, rules: tuple[Rule, ...] = RULES) -> Derivation:
         """Return the derived strategy of a definition for the strides of its arrays."""
         text = text_of(stated.definition, stated.sizes, None)
         spec = program_of(text).spec(*_described(text, stated, device))
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, as_architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
+        return Search(Facts(spec, as_architecture(target)), rules, candidates=candidates or self.options.candidates).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
