@@ -16,7 +16,7 @@ from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
 from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules import RULES
-from fireiron.derive.search import Search
+from fireiron.derive.search import LAST_RESORT, NoStrategyError, Search
 from fireiron.errors import FireironError
 from fireiron.front.place import target_of
 from fireiron.front.traced import Described
@@ -129,8 +129,6 @@ class Rewriting:
             if not stated.arrays:
                 raise CannotStateError("no operand is an array")
             answer = self._derived(stated, device, rules=TURNING if self._turns(stated) else RULES)
-            if answer.chosen.sketch.last_resort:
-                raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
             self._check_time(region, stated, answer, device)
         except (CannotStateError, FireironError) as error:
             self.left.append(Left(region.title, _reason(error)))
@@ -250,7 +248,7 @@ class Rewriting:
         text = text_of(stated.definition, stated.sizes, None)
         spec = program_of(text).spec(*_described(text, stated, device))
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, as_architecture(target)), rules, candidates=candidates or self.options.candidates).run()
+        return Search(Facts(spec, as_architecture(target)), rules, candidates=candidates or self.options.candidates, resorts=False).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -339,6 +337,9 @@ def _bytes(node: Any) -> int:
 
 
 def _reason(error: Exception) -> str:
+    for name, reason in (error.refusals if isinstance(error, NoStrategyError) else {}).items():
+        if reason.startswith(LAST_RESORT):
+            return f"no rule but `{name}` applies: {reason.removeprefix(LAST_RESORT + ': ')}"
     return error.headline if isinstance(error, FireironError) else str(error)
 
 
