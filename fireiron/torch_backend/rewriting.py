@@ -23,7 +23,7 @@ from fireiron.front.traced import Described
 from fireiron.torch_backend import attention, convolutions
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
+from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, SCANS, name_of, sources_of, type_of, users_of
 from fireiron.torch_backend.operator import as_bytes, as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
@@ -46,6 +46,15 @@ SLOWER: Final = 1.6
 """Least ratio of a predicted time to that of Inductor's kernel at which a region is left. Inductor's kernels mostly reach the bandwidth or
 the rate of instructions. The model predicts up to 1.54 times the time of rows (2026-11-30, H200), so a lower ratio would leave faster
 kernels."""
+
+SLOWER_SCAN: Final = 2.2
+"""The same for scans, which Inductor computes at 0.4 to 0.8 of the bandwidth: scans predicted at 1.95 took 1.0 (2026-12-01, H200)."""
+
+SINGLE: Final = 2
+"""Most times of the prediction that a kernel takes which loads elements of 16 bits one by one: 1.4 to 3.1 (2026-12-01, H200, odd rows)."""
+
+LIBRARY: Final = 0.95
+"""Time of the library's product relative to the prediction of the derived one: 180 and 190 us (2026-12-01, H200, 1024 x 8192 x 8192)."""
 
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
@@ -145,7 +154,12 @@ class Rewriting:
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             least = CONSTANTS.launch_us + max(moved, instructions_us(count, gpu))
-            if answer.us + copied > SLOWER * least + SHORT:
+            slower = SLOWER_SCAN if any(name_of(node) in SCANS for node in region.nodes) else SLOWER
+            if SINGLE * answer.us + copied > slower * least + SHORT and _loads_singles(stated, answer):
+                raise CannotStateError(
+                    f"{answer.us:.3g} us predicted, but it loads single elements of 16 bits, so it may take {SINGLE} times as long"
+                )
+            if answer.us + copied > slower * least + SHORT:
                 copies = f" and {copied:.3g} us for copies of its results" if copied else ""
                 raise CannotStateError(f"{answer.us:.3g} us predicted{copies}, but its bytes and functions take {least:.3g} us")
             return
@@ -156,7 +170,7 @@ class Rewriting:
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
         operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
         after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
-        apart = plain.us + CONSTANTS.launch_us + after
+        apart = LIBRARY * plain.us + CONSTANTS.launch_us + after
         if together > apart:
             raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and a kernel after it")
 
@@ -181,8 +195,8 @@ class Rewriting:
         own = set(region.nodes)
         sources = [source for node in region.nodes for source in sources_of(node) if source not in own]
         readers = [user for node in region.nodes for user in users_of(node) if user not in own]
-        near = [node for node in (*sources, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
         origins = [source.args[0] if is_item(source) else source for source in sources]
+        near = [node for node in (*origins, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
         pooled = any(name_of(origin) in POOLS for origin in origins)
         return pooled or any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
 
@@ -328,6 +342,14 @@ def copies_us(results: Iterable[Any], bandwidth: float) -> float:
     """
     copied = [node for node in results if any(name_of(user) == "cat" for user in users_of(node))]
     return sum(CONSTANTS.launch_us + 2 * _bytes(node) / bandwidth for node in copied)
+
+
+def _loads_singles(stated: Stated, answer: Derivation) -> bool:
+    """Whether a kernel loads large arrays of 16-bit elements one by one, because their rows are odd."""
+    if answer.chosen.values.get("vector") != 1:
+        return False
+    largest = max((node.meta["val"] for node, _ in stated.arrays.values()), key=lambda value: value.numel())
+    return bool(largest.element_size() == 2)
 
 
 def _bytes(node: Any) -> int:
