@@ -116,6 +116,8 @@ def _threads(kernel: Kernel) -> list[Finding]:
     if kernel.threads % 32:
         idle = -kernel.threads % 32
         message = f"{kernel.threads} threads in a block: the last warp has {idle} idle lanes"
+        if kernel.threads == 1:
+            message = "1 thread in a block: no step assigns work to threads; .tile(...).to(Thread), or .load(NAME, RF, ...) of a definition"
         return [Finding("resources", "warning", None, message, details=details)]
     return [Finding("resources", "note", None, f"{kernel.threads} threads in a block, {kernel.threads // 32} warps", details=details)]
 

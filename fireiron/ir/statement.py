@@ -359,7 +359,7 @@ class Exec(Stmt):
         """The variables of its expressions."""
         return frozenset().union(*(value.variables() for value in self.expressions))
 
-    @property
+    @functools.cached_property
     def performed(self) -> Expr:
         """The condition under which a thread performs it: it takes part, and some element that it writes is in bounds."""
         return self.active if self.guard == TRUE else all_of((self.active, self.guard))
