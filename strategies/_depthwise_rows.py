@@ -63,14 +63,17 @@ def images(batch, pixels, grads, channels, taps, shift, step, parts=1, dtype=flo
 
 
 def forward(batch, size, channels, taps, stride, padding, dilation, bias, residual, activation, parts=1, dtype=float16, **options):
-    """Return the convolution of images of a `size`; rows have a stride and a dilation of 1. W0 are the last taps of each filter.
+    """Return the convolution of images of a `size`; rows have a dilation of 1. W0 are the last taps of each filter.
 
     See `depthwise.definition`; `parts` as for `images`.
     """
     pixels = tuple(convolution.out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
     column, count = taps_of._source("q", "s", stride[1], dilation[1], padding[1]), pixels[0] // parts
     further = bias, residual, activation
-    defined = _definition("depthwise", "XY", taps[0], count, taps[0] - 1 - padding[0], column, dtype, further)
+    if stride[0] > 1:
+        defined = _strided(taps[0], count, stride[0], padding[0], column, dtype, further)
+    else:
+        defined = _definition("depthwise", "XY", taps[0], count, taps[0] - 1 - padding[0], column, dtype, further)
     return defined(**_sizes(batch, pixels, size, channels, taps, parts), dtype=dtype, **options)
 
 
@@ -115,9 +118,7 @@ def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
         more, steps = convolution.epilogue(f"out{number}[q,c]", "b z y q c", "c", *(further or (False, False, None)))
         operands |= {numbered(one, number) if one == "R" else one: dims for one, dims in more.items()}
         body |= dict(_sums(taps, number))
-        body |= {f"{one}{number}": text.replace("R[", f"{numbered('R', number)}[") for one, text in steps.items()}
-        body[f"round{number}"] = f"d{number}[q,c] = out{number}[q,c]"
-        body[f"store{number}"] = f"{numbered(result, number)}[b,z,y,q,c] = d{number}[q,c]"
+        body |= _stored(number, steps, result)
     names = [*(f"x{number}" for number in range(together)), *(f"d{number}" for number in range(together))]
     return Fused(
         name=name, dims="b z y q c s h w", batch="b z", scan="y",
@@ -136,6 +137,52 @@ def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
         body=body,
         types=dict.fromkeys([*names, *(f"of_{operand}" for operand in before)], dtype),
     )  # fmt: skip
+
+
+def _strided(taps, count, stride, padding, column, dtype, further):
+    """Return the definition of a convolution whose rows have a stride above 1: each iteration loads all rows that its results read.
+
+    Args:
+        taps: the rows of taps, at least the stride.
+        count: the rows of a part.
+        stride: the stride of rows.
+        padding: the rows of padding.
+        column: the index of a column of the images.
+        dtype: the type of images and result.
+        further: whether a bias and a residual are added, and the activation.
+    """
+    together = at_once(count)
+    each = f"z * {count * stride} + y * {together * stride}"
+    sources = range((together - 1) * stride + taps)
+    places = [f"{numbered('X', row)}[b,{_row(each, row - padding)},{column},c]" for row in sources]
+    operands, body = {}, {f"load_tap{row}": f"x{row}[q,c,s] = {place}" for row, place in enumerate(places)}
+    for number in range(together):
+        more, steps = convolution.epilogue(f"out{number}[q,c]", "b z y q c", "c", *further)
+        operands |= {numbered(one, number) if one == "R" else one: dims for one, dims in more.items()}
+        body[f"take{number}"] = f"out{number}[q,c] = 0"
+        for tap in range(taps):
+            body[f"product{number}_{tap}"] = f"t{number}_{tap}[q,c,s] = x{number * stride + tap}[q,c,s] * w{taps - 1 - tap}[q,c,s]"
+            body[f"add{number}_{tap}"] = f"out{number}[q,c] += sum(s, t{number}_{tap}[q,c,s])"
+        body |= _stored(number, steps, "Y")
+    return Fused(
+        name="depthwise", dims="b z y q c s h w", batch="b z", scan="y",
+        operands={
+            **{numbered("X", row): "b h w c" for row in sources},
+            **{f"W{row}": "c s" for row in range(taps)},
+            **operands,
+            **{numbered("Y", number): "b z y q c" for number in range(together)},
+        },
+        init={f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in range(taps)},
+        body=body,
+        types=dict.fromkeys([*(f"x{row}" for row in sources), *(f"d{number}" for number in range(together))], dtype),
+    )  # fmt: skip
+
+
+def _stored(number, steps, result):
+    """Return the steps that store row `number` of those that are computed together, after those of its epilogue."""
+    named = {f"{one}{number}": text.replace("R[", f"{numbered('R', number)}[") for one, text in steps.items()}
+    rounded = {f"round{number}": f"d{number}[q,c] = out{number}[q,c]"}
+    return named | rounded | {f"store{number}": f"{numbered(result, number)}[b,z,y,q,c] = d{number}[q,c]"}
 
 
 def _row(start, offset):
@@ -226,8 +273,10 @@ def filter_rows(rows, taps):
     return 8 if rows <= FEW_ROWS else 6
 
 
-def suits(rows, taps):
-    """Return whether `images` and `forward` are expected to be faster than kernels that load each tap."""
+def suits(rows, taps, stride=1):
+    """Return whether `images` and `forward` are expected to be faster than kernels that load each tap; `rows` are those of the result."""
+    if stride > 1:
+        return stride <= taps[0] and at_once(rows) >= SUITABLE
     return taps[0] >= MANY_TAPS or at_once(rows) >= SUITABLE
 
 
@@ -238,19 +287,32 @@ def parts(batch, pixels, channels, taps):
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
-def by_rows(channels, taps, columns, count):
-    """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
+def by_rows(channels, taps, columns, count, stride=1, blocks=None):
+    """Return the strategy of `images` and `forward`.
+
+    Args:
+        channels: the number of channels.
+        taps: the rows and columns of taps.
+        columns: the columns of the result.
+        count: the rows of a part of the result.
+        stride: the stride of rows.
+        blocks: the blocks of an SM for which registers are limited, or None.
+    """
     vector, wide = vector_of(channels, taps), width(channels, taps, columns)
-    chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
-    names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
-    for name in names:
+    tile = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block)
+    chain = (tile.min_blocks_per_sm(blocks) if blocks else tile).split(y=1)
+    together = at_once(count)
+    before = [f"load_before{number}" for number in range(taps[0] - 1)] if stride == 1 else []
+    loads = together if stride == 1 else (together - 1) * stride + taps[0]
+    for name in (*(f"load_tap{number}" for number in range(loads)), *before):
         chain = chain.step(name, _loads(vector, taps))
     return chain.done()
 
 
-def by_columns(channels, taps, rows):
+def by_columns(channels, taps, rows, blocks=None):
     """Return the strategy of `filters` for numbers of channels and of taps (rows and columns), and the rows of images and of padding."""
-    chain = AnySpec.tile(n=1, v=1, c=CHANNELS).to(Block).split(y=1)
+    tile = AnySpec.tile(n=1, v=1, c=CHANNELS).to(Block)
+    chain = (tile.min_blocks_per_sm(blocks) if blocks else tile).split(y=1)
     for number in range(filter_rows(rows, taps)):
         chain = chain.step(f"load_tap{number}", _loads(vector_of(channels, taps), taps))
     return chain.done()
