@@ -87,18 +87,17 @@ def bound_by_rows(
 ) -> BoundRows | None:
     """Return the kernel for arrays with contiguous channels; None if it is illegal for them."""
     module = importlib.import_module(f"{LIBRARY}._depthwise_rows")
-    parts = module.parts(sizes.images, sizes.pixels, sizes.channels, sizes.taps)
-    shape: Shape = (sizes.images, parts, sizes.pixels[0] // parts, sizes.pixels[1], sizes.channels)
+    stride, numbers = options.convolution[0][0], (sizes.images, sizes.pixels, sizes.channels, sizes.taps)
+    rows = module.rows_of_result(*numbers, stride, not options.names and options.epilogue["activation"] is None)
+    shape: Shape = (sizes.images, rows.parts, sizes.pixels[0] // rows.parts, sizes.pixels[1], sizes.channels)
     output, image = (shape, packed(shape)), (sizes.images, *sizes.image, sizes.channels)
-    count, align = sizes.pixels[0] // parts, math.gcd(ALIGNMENT, sizes.channels * dtype.bytes)
-    together = module.at_once(count)
+    align, together = math.gcd(ALIGNMENT, sizes.channels * dtype.bytes), rows.together
     orders = dict.fromkeys((f"W{row}" for row in range(sizes.taps[0])), Strides(c=math.prod(sizes.taps), s=1).aligned(dtype.bytes))
     orders |= orders_of_rows(module, ("Y", *(["R"] if "residual" in options.names else [])), output[1], together, align)
-    numbers = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution
-    spec = module.forward(*numbers, **options.epilogue, parts=parts, dtype=dtype, **orders)
+    given = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution
+    spec = module.forward(*given, **options.epilogue, rows=rows, dtype=dtype, **orders)
     try:
-        strategy = module.by_rows(sizes.channels, sizes.taps, sizes.pixels[1], count, options.convolution[0][0])
-        program = strategy(spec).program(place.architecture)
+        program = module.by_rows(sizes.channels, sizes.taps, rows, stride)(spec).program(place.architecture)
         place.prove(program)
     except FireironError:
         return None
@@ -108,7 +107,7 @@ def bound_by_rows(
     why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: depthwise rows"
     views = options.further(sizes.channels, output)
     choice = Choice(None, False, why, program)
-    return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, options.convolution[0][0], together, views, output, result, dtype)
+    return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, stride, together, views, output, result, dtype)
 
 
 __all__ = ["BoundRows", "bound_by_rows", "loads_rows_once", "orders_of_rows", "rows_at_once"]

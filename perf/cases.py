@@ -221,13 +221,13 @@ def _form(form, target):
 
 def depthwise_rows(target):
     """Yield depthwise convolutions and their gradients that load each row once, and sums of many parts."""
-    taps, pixel, size = (3, 3), (1, 1), (8, 9)
+    taps, pixel, size, rows_of = (3, 3), (1, 1), (8, 9), _depthwise_rows.Rows
     for name, stride in (("adjacent", 1), ("stride", 2)):
-        rows = size[0] // stride
-        spec = partial(_depthwise_rows.forward, 2, size, 72, taps, (stride, stride), pixel, pixel, True, True, "relu")
-        yield f"depthwise_rows:{name}", partial(_of, _depthwise_rows.by_rows, (72, taps, -(-size[1] // stride), rows, stride), spec)
+        rows = rows_of(2 // stride, 4, 8)
+        spec = partial(_depthwise_rows.forward, 2, size, 72, taps, (stride, stride), pixel, pixel, True, True, "relu", rows)
+        yield f"depthwise_rows:{name}", partial(_of, _depthwise_rows.by_rows, (72, taps, rows, stride), spec)
     images = partial(_depthwise_rows.images, 2, size, size, 72, taps, pixel, pixel)
-    yield "depthwise_rows:images", partial(_of, _depthwise_rows.by_rows, (72, taps, size[1], size[0]), images)
+    yield "depthwise_rows:images", partial(_of, _depthwise_rows.by_rows, (72, taps, rows_of(1, 8, 8)), images)
     filters = partial(_depthwise_rows.filters, 2, size, size, 72, taps, pixel)
     yield "depthwise_rows:filters", partial(_of, _depthwise_rows.by_columns, (72, taps, size[0] + 1), filters)
     yield "many_parts", partial(_many_parts.adding, 3, 70, 100)
