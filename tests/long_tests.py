@@ -36,6 +36,11 @@ RUN_ON_A_CPU = {
     "test_printed_text::test_copies_of_a_warp": "test_printed_text::test_drawn_strategies",
     "test_printed_text::test_descriptors_with_many_static_arrays": "test_printed_text::test_products_of_warpgroups",
     "test_campaign::test_texts_of_the_second_generator_have_the_indices_of_its_letters": "test_campaign::test_a_few_draws_of_each_subject",
+    "test_printed_text::test_tensor_maps_are_taken_as_the_launcher_encodes_them": "test_printed_text::test_products_of_warpgroups",
+    "test_atomic_extremes::test_printed_extremes_on_a_cpu": "test_atomic_extremes::test_extremes_are_exact",
+    "test_eight_bit_factors::test_printed_text": "test_eight_bit_factors::test_products",
+    "test_affine_outside::test_printed_text": "test_affine_outside::test_right",
+    "test_programmatic_launch::test_printed_text_on_a_cpu": "test_programmatic_launch::test_results_equal_those_of_ordinary_launches",
 }
 """Printed texts compiled for a CPU and executed there."""
 
@@ -81,6 +86,7 @@ COMPILED = {
     "test_export::test_libraries": "test_export::test_compiles_links_and_refuses",
     "test_export::test_two_exports_in_one_program": "test_export::test_compiles_links_and_refuses",
     "test_reciprocals::test_mma_addresses_stay_in_registers_of_the_warp": "test_reciprocals::test_mma_addresses_are_uniform_in_a_warp",
+    "test_pingpong::test_compiles": "test_pingpong::test_kernels_are_right",
 }
 """Compiled by NVRTC, nvcc or a C compiler."""
 
@@ -186,6 +192,15 @@ VARIANTS = {
     "test_roles::test_keys_and_values_have_a_producer_each": "test_roles::test_two_producers_fill_one_ring",
     "test_fused_orders::test_skip_if_identity_with_constant_and_increasing_maxima": "test_fused_skip::test_skipped_steps_change_no_bits",
     "test_wmma::test_commands_on_otherwise": "test_wmma::test_products",
+    "test_hopper_attention::test_wrong_fill_counts_are_detected": "test_hopper_attention::test_missing_synchronization_is_found",
+    "test_nested::test_dropped_synchronization_is_found": "test_fused_products::test_missing_synchronization_is_found",
+    "test_graphene_text::test_fused_kernels": "test_graphene_text::test_the_library_is_read_back",
+    "test_integer_formulas::test_unsigned_bytes": "test_integer_formulas::test_wide_integers_are_rounded_once",
+    "test_quantized::test_epilogue": "test_quantized::test_product",
+    "test_wgmma_registers::test_rings": "test_wgmma_registers::test_injected_faults_in_rings",
+    "test_experts_layer::test_storage": "test_experts_layer::test_right",
+    "test_unusual_arrays::test_heads_of_any_multiple_of_8": "test_unusual_arrays::test_attention_of_arrays_with_unusual_strides",
+    "test_cli::test_explain_where_no_step_helps": "test_cli::test_explain_finds_steps_that_work",
 }
 """Other sizes, types, orders or options of a kernel that a default test simulates."""
 
