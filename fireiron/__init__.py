@@ -27,7 +27,7 @@ from fireiron.errors import (
     VerificationError,
     WrongResultError,
 )
-from fireiron.executable import INSTRUCTIONS
+from fireiron.executable import INSTRUCTIONS, instruction
 from fireiron.experts import experts as experts
 from fireiron.export import Exported, export
 from fireiron.function import Function as Function
@@ -178,6 +178,7 @@ __all__ = [
     "equal",
     "explore",
     "export",
+    "instruction",
     "matmul",
     "minimum",
     "predict",

@@ -45,6 +45,7 @@ from fireiron.errors import SynchronizationError as SynchronizationError
 from fireiron.errors import VerificationError as VerificationError
 from fireiron.errors import WrongResultError as WrongResultError
 from fireiron.executable import INSTRUCTIONS as INSTRUCTIONS
+from fireiron.executable import instruction as instruction
 from fireiron.executable.atomic_add import ThreadAtomicAdd as ThreadAtomicAdd
 from fireiron.executable.atomic_extreme import ThreadAtomicExtreme as ThreadAtomicExtreme
 from fireiron.executable.bulk import BULK_ADD as BULK_ADD
@@ -263,9 +264,6 @@ from fireiron.specs.operand import C as C
 from fireiron.specs.operand import DST as DST
 from fireiron.specs.operand import Operand as Operand
 from fireiron.specs.operand import SRC as SRC
-from fireiron.specs.partial_sums import looped_sum as looped_sum
-from fireiron.specs.partial_sums import reduced_dim as reduced_dim
-from fireiron.specs.partial_sums import with_complete_sums as with_complete_sums
 from fireiron.specs.pointwise import BinaryPointwise as BinaryPointwise
 from fireiron.specs.pointwise import Pointwise as Pointwise
 from fireiron.specs.pointwise import UnaryPointwise as UnaryPointwise
@@ -280,21 +278,6 @@ from fireiron.specs.shfl import ShflUp as ShflUp
 from fireiron.specs.sparse_matmul import SparseMatMul as SparseMatMul
 from fireiron.specs.tile_prefix import StatePrefix as StatePrefix
 from fireiron.specs.tile_prefix import TilePrefix as TilePrefix
-from fireiron.specs.tracing import FIRST as FIRST
-from fireiron.specs.tracing import SUFFIX as SUFFIX
-from fireiron.specs.tracing import Traced as Traced
-from fireiron.specs.tracing import always_holds as always_holds
-from fireiron.specs.tracing import at_elements as at_elements
-from fireiron.specs.tracing import at_least_zero as at_least_zero
-from fireiron.specs.tracing import condition_and_value as condition_and_value
-from fireiron.specs.tracing import conjunction as conjunction
-from fireiron.specs.tracing import conjuncts as conjuncts
-from fireiron.specs.tracing import coordinates as coordinates
-from fireiron.specs.tracing import elements_of as elements_of
-from fireiron.specs.tracing import first_of as first_of
-from fireiron.specs.tracing import line_format as line_format
-from fireiron.specs.tracing import replaced as replaced
-from fireiron.specs.tracing import selection as selection
 from fireiron.ssd import linear_attention as linear_attention
 from fireiron.ssd import ssd as ssd
 from fireiron.tune import tune as tune
@@ -427,7 +410,6 @@ __all__ = [
     "Expr",
     "FFMA",
     "FILL_FRAGMENT",
-    "FIRST",
     "FR",
     "FillFragment",
     "FireironError",
@@ -589,7 +571,6 @@ __all__ = [
     "STMATRIX_WARPGROUP_T",
     "STMATRIX_WARPGROUP_T_COL",
     "STORE_MATRIX_SYNC",
-    "SUFFIX",
     "Scan",
     "SeparateMaskedTiles",
     "SetMemory",
@@ -652,7 +633,6 @@ __all__ = [
     "TmaVectorLoad",
     "To",
     "ToGpus",
-    "Traced",
     "Tunable",
     "UnaryPointwise",
     "Unchecked",
@@ -670,45 +650,32 @@ __all__ = [
     "Wgmma",
     "WrongResultError",
     "all_of",
-    "always_holds",
     "any_of",
     "assume_positive",
-    "at_elements",
-    "at_least_zero",
     "best_strategy",
     "bfloat16",
     "ceildiv",
     "compress_2_4",
-    "condition_and_value",
-    "conjunction",
-    "conjuncts",
-    "coordinates",
     "decompress_2_4",
     "derivative",
     "draw",
-    "elements_of",
     "elementwise",
     "equal",
     "explore",
     "export",
-    "first_of",
     "float16",
     "float32",
     "float64",
     "float8_e4m3",
     "float8_e5m2",
+    "instruction",
     "int32",
     "int64",
     "int8",
-    "line_format",
-    "looped_sum",
     "matmul",
     "minimum",
     "predict",
-    "reduced_dim",
-    "replaced",
     "rfactor",
-    "selection",
     "share_barriers",
     "sweep",
     "sym",
@@ -716,5 +683,4 @@ __all__ = [
     "tune",
     "uint8",
     "vector",
-    "with_complete_sums",
 ]

@@ -350,6 +350,7 @@ class Program(Displayed):
         return self._passed(dict(self._sequential), PASSES[len(SEQUENTIAL) :])
 
     @functools.cached_property
+    @collecting.postponed()
     def lowered(self) -> Kernel:
         """The final kernel IR, verified, before the independent checks. Raises: `ResourceError` if it exceeds the target's resources."""
         kernel, copied = self._verified(next(reversed(self.stages.values()))), self._plan.overlapped
@@ -382,6 +383,7 @@ class Program(Displayed):
             return verified
 
     @functools.cached_property
+    @collecting.postponed()
     def ir(self) -> Kernel:
         """The final kernel IR, without errors of the independent checks (see `fireiron.check.PROMISES`).
 
@@ -415,6 +417,7 @@ class Program(Displayed):
             return printer.emit(kernel)
 
     @functools.cached_property
+    @collecting.postponed()
     def text(self) -> str:
         """CUDA C++ of the kernel of the last launch: a complete unit."""
         _ = self.ir

@@ -47,7 +47,10 @@ def copied(array: Any) -> Any:
     if kind == "cupy":
         with array.device:
             return array.copy(order="C")
-    return array.copy(order="C")
+    try:
+        return array.copy(order="C")
+    except MemoryError:
+        raise ArgumentError("no memory for a row-major copy of an array", got=f"{array.shape}, strides {array.strides}") from None
 
 
 def store(target: Any, source: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -24,7 +24,7 @@ from fireiron.gpu.kernel import CompiledKernel
 from fireiron.matmul_problem import CacheKey, Problem, spec_of
 from fireiron.specs.epilogue import RESULT
 from fireiron.tune.records import Choice, preference
-from fireiron.tune.records.choosing import Prove, Question, prove_only
+from fireiron.tune.records.choosing import Bind, Prove, Question, prove_only
 from fireiron.values.affine import AffineIndex
 from fireiron.values.expr import constant
 from fireiron.values.indirect import DimIndex
@@ -231,22 +231,24 @@ def decided(key: CacheKey) -> tuple[Choice, Problem]:
     return attrs.evolve(other, why=f"{other.why}; {choice.why} was preferred, but {refused.headline}"), problem
 
 
-def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
+def chosen(key: CacheKey, prove: Prove = prove_only, bind: Callable[[Problem], Bind | None] = lambda _: None) -> tuple[Choice, Problem]:
     """Return the choice by a record for the matmul or the transposed one, or, if no exact record is required, the library's default.
 
-    `prove` checks the chosen program.
+    `prove` checks the chosen program. `bind` binds strategies of a problem to a spec with further work; the defaults of the library are
+    bound to the matmul alone.
     """
     problems, place = key.problems, key.place
-    exact = [(choice, problem) for problem in problems if (choice := place.find(problem.spec, problem.served, prove=prove))]
+    found = [(problem, place.find(problem.spec, problem.served, prove=prove, bind=bind(problem))) for problem in problems]
+    exact = [(choice, problem) for problem, choice in found if choice is not None]
     recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
     if recorded:
         choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())
-        return (None if place.require_record else _faster(choice, problem, place, prove)) or (choice, problem)
+        return (None if place.require_record else _faster(choice, problem, place, prove, bind(problem))) or (choice, problem)
     first = problems[0]
     if place.require_record:
         return place.exact_record(first.spec, first.served), first
     for problem in problems:
-        tile = place.by_tiles(problem.spec, problem.predicted, prove)
+        tile = place.by_tiles(problem.spec, problem.predicted, prove, bind=bind(problem))
         if tile is not None:
             return tile, problem
     from fireiron.language.library import is_copied_by_threads
@@ -254,7 +256,7 @@ def chosen(key: CacheKey, prove: Prove = prove_only) -> tuple[Choice, Problem]:
     for problem in problems:
         if is_copied_by_threads(problem.spec, place.architecture):
             continue
-        near = place.find(problem.spec, problem.predicted, near=True, prove=prove)
+        near = place.find(problem.spec, problem.predicted, near=True, prove=prove, bind=bind(problem))
         if near is not None:
             return near, problem
     return by_default(first, place.architecture, prove), first
@@ -280,12 +282,12 @@ def by_default(problem: Problem, architecture: Architecture, prove: Prove = prov
     return default_choice(spec, architecture, problem.served, prove)
 
 
-def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove) -> tuple[Choice, Problem] | None:
+def _faster(choice: Choice, problem: Problem, place: Place, prove: Prove, bind: Bind | None) -> tuple[Choice, Problem] | None:
     """Return a choice that is expected to be faster than a record of this problem for an older target; None if there is none."""
     record = choice.record
     if record is None or record.architecture == place.architecture.name:
         return None
-    tile = place.by_tiles(problem.spec, problem.predicted, prove, below=record.us)
+    tile = place.by_tiles(problem.spec, problem.predicted, prove, below=record.us, bind=bind)
     return None if tile is None else (tile, problem)
 
 

@@ -211,7 +211,7 @@ def _recorded(question: _Question) -> tuple[Choice, Problem] | None:
 def _by_product(question: _Question) -> tuple[Choice, Problem]:
     """Return the strategy for the plain matmul with the epilogue, or a legal default."""
     key, refusals = question.key, list[str]()
-    choice, plain = chosen(key, _lowered)
+    choice, plain = chosen(key, _lowered, lambda problem: lambda strategy: strategy.on_product(question.specs[problem]))
     split = _split(question, choice, plain)
     if split is not None:
         return split, plain
@@ -228,7 +228,7 @@ def _by_product(question: _Question) -> tuple[Choice, Problem]:
 
 
 def _lowered(program: Program) -> None:
-    """Lower the program of a plain matmul. The program with the epilogue, which replaces it, is checked."""
+    """Lower a program as far as a choice requires. `first_legal` checks it afterwards, unless K is split."""
     _ = program.sequential
 
 
@@ -301,7 +301,9 @@ def _kernel_of(choice: Choice, problem: Problem, spec: Spec, text: str, device: 
 def _programs(choice: Choice | None, problem: Problem, question: _Question) -> Iterator[tuple[str, Callable[[], Program]]]:
     """Yield the strategy chosen for the plain matmul, and the defaults, with the epilogue."""
     spec, architecture = question.specs[problem], question.key.place.architecture
-    strategies = [] if choice is None else [(choice.program.name, choice.program.strategy)]
+    if choice is not None and choice.program.spec == spec:
+        yield choice.program.name, lambda: choice.program
+    strategies = [] if choice is None or choice.program.spec == spec else [(choice.program.name, choice.program.strategy)]
     from fireiron.language.library import default_strategy, defaults
 
     known = ((name, default_strategy(name, values, problem.spec)) for name, values in defaults(problem.spec, architecture))

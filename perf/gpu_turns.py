@@ -95,6 +95,59 @@ def _work(tasks, prepare, measure, arguments, place, ready, done, start):
         done.put((task, result))
 
 
+def stream(tasks, prepare, measure, arguments):
+    """Yield each task with its result as soon as it is measured, until `arguments.seconds` are over.
+
+    Processes prepare tasks concurrently, and one at a time measures. So `prepare` must not launch work on the GPU. A process whose GPU has
+    an error that stays ends, and others continue.
+    """
+    start = time.time()
+    shared = multiprocessing.get_context("fork")
+    place, done = shared.Value("i", 0), shared.Queue()
+    count = min(arguments.processes, len(tasks))
+    workers = [
+        shared.Process(target=_flow, args=(tasks, prepare, measure, arguments, place, done, start), daemon=True) for _ in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers) and time.time() - start < arguments.seconds:
+        with contextlib.suppress(queue.Empty):
+            yield done.get(timeout=1)
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield done.get(timeout=0.2)
+    for worker in workers:
+        worker.kill()
+
+
+def _flow(tasks, prepare, measure, arguments, place, done, start):
+    """Prepare and measure tasks one after another."""
+    while time.time() - start < arguments.seconds:
+        with place.get_lock():
+            number = place.value
+            place.value += 1
+        if number >= len(tasks):
+            return
+        result, state = _tried(lambda number=number: prepare(tasks[number], arguments))
+        if state is not None:
+            with alone():
+                result = result | _tried(lambda number=number, state=state: (measure(tasks[number], state, arguments), None))[0]
+                del state
+                with contextlib.suppress(RuntimeError):
+                    _clear()
+        done.put((tasks[number], result))
+        if "CUDA error" in result.get("refused", ""):
+            return
+
+
+def _tried(function):
+    """Return what a function returns, or its error as a result, and None."""
+    try:
+        return function()
+    except Exception as raised:
+        return {"refused": f"{type(raised).__name__}: {headline(raised)}"}, None
+
+
 def _clear():
     """Free unused memory of the GPU."""
     gc.collect()

@@ -125,7 +125,9 @@ def event(
         statement = attrs.evolve(statement, instruction=Engine() if engine else statement.instruction)
         use = Use(statement, (), statement.accesses[0])
     by_warp = [atoms.get(warp, []) for warp in range(warps)] if isinstance(atoms, dict) else [list(atoms)] * warps
-    footprint = Footprint(None, SimpleNamespace(use=use, width=4), 0, by_warp)
+    by_engine = use.statement.instruction.mechanism.by_engine
+    pattern = SimpleNamespace(use=use, width=4, mechanism=use.statement.mechanism, by_engine=by_engine)
+    footprint = Footprint(None, pattern, 0, by_warp)
     asynchronous = mechanism is not AT_ONCE
     return AccessEvent(next(NUMBERS) if step is None else step, footprint, {}, kind, asynchronous, fill, stage)
 

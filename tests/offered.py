@@ -238,5 +238,5 @@ def text():
         of_spec(stub, name, kind)
     stub.empty("FusedSpec", "ForFused", "Spec")
     stub.head("FusedKernel", "CompiledKernel")
-    stub.define("__call__", ("*arrays: Any", "out: Any = None", "stream: Any = None", "**sizes: int"), "Any", " ...\n")
+    stub.define("__call__", ("*arrays: Any", "out: Any = None", "stream: Any = None", "**sizes: Any"), "Any", " ...\n")
     return HEAD + stub.imports() + stub.text

@@ -141,9 +141,9 @@ def test_a_stride_of_a_symbol_at_its_ends():
 @pytest.mark.parametrize(
     ("given", "message", "hint"),
     [
-        ({"a": 1.5}, "a: arrays are passed by position", "kernel(a, b), kernel(a, b, out=c)"),
-        ({"C": np.zeros(3)}, "C: arrays are passed by position", None),
-        ({"x": np.zeros(3), "b": "y"}, "x, b: arrays are passed by position", None),
+        ({"a": 1.5}, "a: no input has this name", "kernel(a, b), kernel(a, b, out=c)"),
+        ({"C": np.zeros(3)}, "C: no input has this name", None),
+        ({"x": np.zeros(3), "b": "y"}, "x, b: no input has this name", None),
         ({"M": 2.5}, "M=2.5: must be an integer", None),
         ({"other": 2.5}, "other: the kernel takes no such argument", None),
     ],

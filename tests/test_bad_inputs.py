@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from fireiron import *
+from fireiron.copies import copied
 from fireiron.language.tunable import Derived as DerivedTunable
 
 FUZZ = int(os.environ.get("FIREIRON_FUZZ", "1"))
@@ -874,3 +875,25 @@ def test_drawn(part):
 
 def test_there_are_enough():
     assert sum(len(wrong(position)) for position in POSITIONS) + sum(1 for _ in orders()) >= 2000
+
+
+NO_ARGUMENTS = {
+    "a tensor without a memory": lambda: Tensor("A", (8, 8), float32, 8, Layout(8)),
+    "no option of schedule": lambda: block(mm).derive("sm_80", k=1),
+    "stored classes that are a type": lambda: block.to_json(classes=int),
+    "stored classes without dimensions": lambda: Strategy.from_json("{}", programs=np.array(8)),
+    "metadata that is no array": lambda: decompress_2_4(np.zeros((2, 2)), {}),
+    "metadata without dimensions": lambda: decompress_2_4(np.zeros(()), np.zeros((), np.uint8)),
+    "the derivative of no text": lambda: derivative(Plain(), "x"),
+    "a formula without a hash": lambda: elementwise(slice(8)),
+    "a graph without dimensions": lambda: KernelGraph(np.array(8), {}, ()),
+    "a copy that is too large": lambda: copied(np.lib.stride_tricks.as_strided(np.zeros((8, 4)), (2**40, 2), (0, 0))),
+}
+"""Calls that raised errors of Python in a campaign."""
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("call", NO_ARGUMENTS)
+def test_answers_are_those_of_the_project(call):
+    with pytest.raises(FireironError):
+        NO_ARGUMENTS[call]()

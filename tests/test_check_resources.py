@@ -94,7 +94,7 @@ def test_arrays_that_are_not_live_at_the_same_time_share_registers():
     apart = make_kernel(*on_arrays("r"), *on_arrays("q"), buffers=arrays)
     together = make_kernel(*on_arrays("r", "q"), buffers=arrays)
     assert [register_prediction(whole).arrays for whole in (apart, together)] == [40, 80]
-    assert "(r 40, q 40, reused -40, the rest 16)" in " ".join(messages(apart))
+    assert "(r 40, q 40, less 40 of arrays that are not live at the same time, the rest 16)" in " ".join(messages(apart))
     assert "(r 40, q 40, the rest 16)" in " ".join(messages(together))
 
 
@@ -408,10 +408,10 @@ def test_complete_findings():
 @pytest.mark.parametrize(
     ("resident", "big", "text"),
     [
-        (0, 255, "255 registers per thread (r 20, h 3, big 255, spilled -31, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
+        (0, 255, "255 registers per thread (r 20, h 3, big 255, less 31 in local memory, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
         (0, 208, "248 registers per thread (r 20, h 3, big 208, the rest 17)"),
-        (1, 255, "255 registers per thread (r 20, h 3, big 255, spilled -31, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
-        (5, 70, "96 registers per thread (r 20, h 3, big 70, spilled -5, the rest 8): the arrays leave too few of the 96 that 5 blocks of 128 threads leave per thread; about 5 will spill"),
+        (1, 255, "255 registers per thread (r 20, h 3, big 255, less 31 in local memory, the rest 8): the arrays leave too few of the 255 available; about 31 will spill"),
+        (5, 70, "96 registers per thread (r 20, h 3, big 70, less 5 in local memory, the rest 8): the arrays leave too few of the 96 that 5 blocks of 128 threads leave per thread; about 5 will spill"),
         (5, 49, "88 registers per thread (r 20, h 3, big 49, the rest 16)"),
     ],
 )  # fmt: skip

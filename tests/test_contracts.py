@@ -845,6 +845,19 @@ def test_type_checkers_see_the_public_names():
     assert offered.STUB.read_text() == offered.text(), "a verb that is found came or went: run `make names`"
 
 
+UNDESCRIBED = {"any_of", "assume_positive", "ceildiv"}
+"""Public functions of expressions, which only their docstrings describe."""
+
+
+def test_public_functions_are_on_a_page():
+    """A helper of the package is not public by accident."""
+    folder = Path(fireiron.__file__).parents[1]
+    pages = [*(folder / "docs").glob("*.md"), *(folder / "docs" / "howto").glob("*.md"), folder / "README.md", folder / "AGENTS.md"]
+    words = set(re.findall(r"\w+", "\n".join(page.read_text(encoding="utf-8") for page in pages)))
+    functions = {name for name in fireiron.__all__ if inspect.isfunction(getattr(fireiron, name))}
+    assert functions - words == UNDESCRIBED
+
+
 def test_names_that_are_loaded_when_used():
     """They are public and identical to the objects of their modules, which are not loaded before."""
     later = fireiron._LATER

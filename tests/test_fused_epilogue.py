@@ -15,6 +15,7 @@ from fireiron import matmul_problem
 from fireiron.check import check
 from fireiron.errors import FireironError
 from fireiron.language.library import bind, find
+from fireiron.lower import walk as lower
 from fireiron.measure.inputs import shape_of
 from fireiron.sim import simulate
 from fireiron.specs import philox
@@ -523,6 +524,14 @@ def test_tiles_have_fewer_elements_per_thread_for_random_numbers(factor, is_smal
     a, b = (np.zeros(shape, np.float16) for shape in ((4096, 512), (512, 4096)))
     choice = matmul.choice(a, b, epilogue=f"acc * {factor}", s=1, arch="sm_90a")
     assert ("fewer elements per thread" in choice.why) == is_smaller
+
+
+def test_only_the_matmul_with_its_epilogue_is_lowered(monkeypatch):
+    a, b, bias = (np.zeros(shape, np.float16) for shape in ((512, 256), (256, 512), 512))
+    walked, walk = [], lower.walk
+    monkeypatch.setattr(lower, "walk", lambda tree, spec, name: walked.append(spec) or walk(tree, spec, name))
+    choice = matmul.choice(a, b, epilogue="relu(acc - 3 * bias[n])", bias=bias, arch="sm_90a")
+    assert walked == [choice.program.spec] and choice.record is not None
 
 
 def test_random_numbers_of_an_epilogue():

@@ -8,17 +8,19 @@ import printed_text
 import pytest
 
 from fireiron import *
-from fireiron.errors import ArgumentError, FireironError, SimulationError
+from fireiron.errors import ArgumentError, FireironError, LayoutError, SimulationError
 from fireiron.gpu.node import _steps
 from fireiron.gpu.toolchain import compile_cuda, toolchains
+from fireiron.graphene import graphene_text
 from fireiron.inspect.explain import explain
 from fireiron.inspect.explain import text as explain_text
 from fireiron.inspect.show import show
+from fireiron.language.statement import parse_spec, spec_text
 from fireiron.sim.node import joined, parts_of, portion_of, simulate_node
 from fireiron.spec import symbols_of
 from fireiron.strategies import hopper
 from fireiron.values.distribution import Portion
-from fireiron.values.notation import parse_view
+from fireiron.values.notation import level_text, parse_level, parse_view
 
 simple = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(4).split(1).done()
 """FFMA with one element per thread."""
@@ -151,6 +153,18 @@ def test_levels():
     assert Node(2) == Node(2) != Node(3) and Node(2).gpus == 2 and Node.gpus is None and Kernel.gpus is None
     assert GPU.is_below(Node(2)) and Kernel.is_below(Node(2)) and Thread.is_below(Node(2)) and not Node(2).is_below(Kernel)
     assert str(Node(2)) == "Node(2)"
+
+
+def test_notation():
+    """Levels and specs of a node, and launches that read parts of other GPUs, have a text that is read back."""
+    for level in (Node, Node(1), Node(2), GPU):
+        assert parse_level(level_text(level)) == level
+    with pytest.raises(LayoutError, match="not a level"):
+        parse_level("#gpu:[2].gpu")
+    problem = spec("direct", 2)
+    assert "<- MatMul<<<#node:[2].gpu>>>(%A" in spec_text(problem) and parse_spec(spec_text(problem)) == problem
+    (launch,) = strategy("direct")(problem).program("sm_80").launches
+    assert "Size stride_A_gpu" in graphene_text(launch.program)
 
 
 REFUSALS = {

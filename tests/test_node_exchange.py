@@ -125,7 +125,8 @@ def test_storing_warp():
     text = storing().program.text
     assert text.index("// storing warp") < text.index("signal_sums(workspace") < text.index("// adding warps")
     warp = text[text.index("// storing warp") : text.index("// adding warps")]
-    assert warp.count("tma_store(") == warp.count("tma_store_wait_arrival();  // one store in flight") == 1 and "wait_group" not in warp
+    assert warp.count("tma_store(") == warp.count("tma_store_wait_arrival();  // one store in flight") == 1
+    assert warp.index(" == gpu)") < warp.index("tma_store_wait_group<0>();") < warp.index("else\n") < warp.index("tma_store_wait_arrival")
     assert text.count("number_of_launch(workspace") == 2 and "threadIdx.x % 32 == 0" in text
     assert np.array_equal(simulated(storing().program.ir, 1), data()[-1])
 

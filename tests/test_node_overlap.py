@@ -15,9 +15,9 @@ from fireiron.gpu.toolchain import compile_cuda, toolchains
 from fireiron.ir import THREAD_SCOPE, Exec, For, Let, Roles, SemaphoreAction, SemaphoreBarrier, rewritten
 from fireiron.sim.node import simulate_node
 from fireiron.strategies import hopper
-from fireiron.values.expr import TRUE, Var, as_expr
+from fireiron.values.expr import INT_MAX, Var
 
-RANK = Var("gpu", 0, 1)
+LAUNCH, RANK = Var("launch", 0, INT_MAX), Var("gpu", 0, 1)
 
 OVER = {"A": RowMajor.over(GPU, "m"), "B": RowMajor.over(GPU, "n"), "C": RowMajor.over(GPU, "n")}
 
@@ -69,7 +69,8 @@ def test_text():
     text = kernel().program.text
     assert len(kernel().program.launches) == 1
     assert not any(kernel().program.barriers)
-    assert text.index("signal_gpu(workspace") < text.index("await_gpus(workspace") < text.rindex("signal_gpu(workspace + (gpu + 1) % 2")
+    assert text.count("signal_gpu(workspace") == text.count("signal_gpu(workspace + (gpu + 1) % 2") == 1
+    assert "gpu * 12288 + launch % 2 * 128 + block * 64," in text  # the copies of even and odd launches
     assert not kernel().program.launches[0].reads_of_all_gpus
     assert (
         "copy_group * 2 + copy_warp" in text
@@ -77,7 +78,7 @@ def test_text():
         and "await_copies(workspace + gpu * 1572864 + (block * 2 + k / 2), 2, launch, workspace + gpu * 1572864 + 65528);" in text
     )
     assert text.index("// copying warps") < text.index("// producer") and "&gathered_a_map" in text
-    assert text.count("if (limits[0] != 0 && now - start > limits[0])") == 2  # each wait for other GPUs has the time limit
+    assert text.count("if (limits[0] != 0 && now - start > limits[0])") == 1  # the wait for other GPUs has the time limit
     assert text.count("fence.proxy.async.global;") == 1
 
 
@@ -150,7 +151,7 @@ def changed(change):
 def of(action, part, **fields):
     """A fault: the fields of the statements of an action changed by functions; without fields, the statements are removed.
 
-    `part`: those of the `copies`, those before them (`started`), or those of the `reader`.
+    `part`: those of the `copies`, or those of the `reader`.
     """
 
     def change(stmt):
@@ -163,10 +164,7 @@ def of(action, part, **fields):
 
 def part_of(stmt):
     """The part of the program of copies and reads to which a statement belongs."""
-    regions, first = kernel().program.ir.workspace.regions, stmt.index.low
-    if stmt.action in (SemaphoreAction.BEGIN, SemaphoreAction.END) or stmt.scope == THREAD_SCOPE:
-        return "reader" if stmt.scope == THREAD_SCOPE else "copies"
-    return "copies" if first < regions.count else "started"
+    return "reader" if stmt.scope == THREAD_SCOPE else "copies"
 
 
 def moved(action):
@@ -206,6 +204,27 @@ def copied(place):
     return build
 
 
+def places(write, values):
+    """A fault: variables in the rows of copies, or of reads of copies, replaced."""
+
+    def change(stmt):
+        if not isinstance(stmt, Exec):
+            return (stmt,)
+        accesses = tuple(
+            attrs.evolve(access, base=(access.base[0].substitute(values), *access.base[1:]))
+            if access.buffer == "gathered_a" and access.write in write
+            else access
+            for access in stmt.accesses
+        )
+        return (attrs.evolve(stmt, accesses=accesses),)
+
+    def build():
+        ir = kernel().program.ir
+        return attrs.evolve(ir, body=rewritten(ir.body, change))
+
+    return build
+
+
 def rows_of_gpu():
     """The rows from the copies of a GPU to those of the next one."""
     return kernel().program.ir.workspace.exchange.rows
@@ -230,17 +249,16 @@ FAULTS = {
     "wait without proxy fence": of(AWAIT, "reader", proxied=lambda _: False),
     "wait too late": of(AWAIT, "reader", active=lambda active: 1 - active),
     "wait for the launch before": of(AWAIT, "reader", launch=one_less),
-    "no count of a started GPU": of(SIGNAL, "started"),
-    "no wait for started GPUs": of(AWAIT, "started"),
-    "started GPUs of the launch before": of(AWAIT, "started", launch=one_less),
-    "wait for this GPU only": of(AWAIT, "started", index=lambda index: index + RANK, blocks=lambda _: as_expr(1)),
-    "started without fence": of(SIGNAL, "started", fenced=lambda _: False),
-    "a count of each warp that starts": of(SIGNAL, "started", active=lambda _: TRUE),
+    "wait for the first launch": of(AWAIT, "reader", launch=lambda launch: launch * 0),
+    "one place of copies": places((True, False), {LAUNCH: 0}),
+    "copied to the other place": places((True,), {LAUNCH: LAUNCH + 1}),
+    "read from the other place": places((False,), {LAUNCH: LAUNCH + 1}),
     "counted on this GPU": of(SIGNAL, "copies", gpu=lambda _: RANK),
     "counted in the region of the other part": of(SIGNAL, "copies", index=lambda index: (index + 2) % 4),
     "copied to another row": copied(lambda row: row + 8),
     "copied to this GPU": copied(lambda row: row % rows_of_gpu() + RANK * rows_of_gpu()),
     "copied to the part of the other GPU": copied(lambda row: (row % 128 + 64) % 128 + row - row % 128),
+    "copied between the places": copied(lambda row: row + 64),
     "no next number": of(END, "reader"),
     "the same number again": of(END, "copies", launch=one_less),
     "words of other warps": of(END, "copies", index=lambda index: index + 1),
@@ -268,7 +286,7 @@ def test_simulator_detects(fault):
         try:
             result = simulate_node(
                 kernel().program.spec, [Faulty], {"A": a, "B": b}, {}, order=None if seed is None else random.Random(seed),
-                launches_in_a_row=2,
+                launches_in_a_row=3,
             )  # fmt: skip
         except SimulationError:
             return True

@@ -99,10 +99,12 @@ def test_names_of_other_packages_are_suggested(option, value, meant, capsys):
     assert (f"did you mean {meant}?" in stderr) if meant else ("did you mean" not in stderr)
 
 
-def test_values_of_other_packages_are_suggested():
+def test_types_of_numpy_are_accepted_and_other_values_are_suggested():
     import numpy
 
-    for value, meant in ((numpy.float16, "float16"), (numpy.dtype("f8"), None), (float, "float32"), (None, None), (3, None)):
+    for value, dtype in ((numpy.float16, float16), (numpy.dtype("f8"), float64), (numpy.bool_, uint8)):
+        assert MatMul(8, 8, 8, dtype=value) == MatMul(8, 8, 8, dtype=dtype)
+    for value, meant in ((numpy.complex64, None), (float, "float32"), (None, None), (3, None), (numpy.ones, None)):
         try:
             MatMul(8, 8, 8, dtype=value)
         except ArgumentError as error:

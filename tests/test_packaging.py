@@ -152,7 +152,7 @@ def test_the_description_for_a_package_index_has_no_relative_links(monkeypatch: 
     monkeypatch.setattr(setuptools, "setup", lambda **options: settings.update(options))
     scripts.loaded("setup.py")
     text = settings["long_description"]
-    assert not re.findall(r"\]\((?!\w+:)", text) and "strategy = (" in text and "first three kernels" in text
+    assert not re.findall(r"\]\((?!\w+:)", text) and "strategy = (" in text and "three kernels, puzzles" in text
     assert "](docs/first-kernels.md)" in (ROOT / "README.md").read_text()
 
 

@@ -420,8 +420,14 @@ def test_arrays_by_name():
     chain = MatMul.tile(8, 8).to(Block).then(INNER)
     compiled = kernel(chain, 8, 8, 8).compile()
     array = np.ones((8, 8), np.float32, order="F")
-    for call in (lambda: compiled(A=array, B=array), lambda: compiled(array, B=array)):
-        with pytest.raises(ArgumentError, match="B: arrays are passed by position"):
+    other = 2 * array
+    for call in (lambda: compiled(B=other, A=array), lambda: compiled(array, B=other)):
+        assert np.array_equal(call(), array @ other)
+    for call, message in (
+        (lambda: compiled(array, A=other), "A: given by position and by name"),
+        (lambda: compiled(B=other), "A: missing"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
             call()
 
 

@@ -248,6 +248,28 @@ def test_illegal_option_is_refused():
         torch.compile(lambda x: x + 1, backend="fireiron", options={"candidates": 0})(X)
 
 
+X4 = half(2, 4, 6, 10).float()
+MERGED = {
+    "all": (lambda x: torch.tanh(x) * 2, (X4,), "y0[m] = "),
+    "between reductions": (lambda x: functional.group_norm(x, 2), (X4,), "t0[m] = sum(n, x0[m,n])"),
+    "around a broadcast operand": (lambda x, y: torch.relu(x) + y, (X4, half(4, 1, 1).float()), "y0[m,n,k] = "),
+    "not of a part": (lambda x: torch.tanh(x) * 2, (X4[:, :, :4],), "y0[m,n] = "),
+    "not around a scan": (lambda x: torch.cumsum(x, 3), (X4,), "t0[n,m] = cumsum(m, x0[n,m])"),
+    "not if coordinates are read": (lambda x: torch.where(torch.arange(10) > 3, x, 0), (X4,), "y0[n,m] = "),
+    "not along another order": (lambda x: x.movedim(1, 3) + 1, (X4,), "y0[m,k,n] = x0[m,n,k] + 1"),
+    "not in a sum of blocks": (lambda x: (x * 2).mean((0, 1)), (X4,), "+= sum("),
+}
+"""Functions of tensors with four dimensions, and a part of their formulas."""
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_adjacent_dimensions_become_one(name):
+    function, given, formula = MERGED[name]
+    difference, report = compared(function, *given)
+    assert difference < 0.01
+    assert formula in report.explain(), report.explain()
+
+
 def test_dimensions_are_split_by_views_and_joined_by_operations():
     dims = Dims()
     (rows, columns) = dims.of_shape((6, 8))

@@ -64,4 +64,4 @@ def test_the_report_of_an_element():
     arrays = random_inputs(spec, {}, np.random.default_rng(0))
     judge = Judge(spec, {}, arrays)
     assert judge.wrong("y", (arrays["x"].astype(np.float64) / 3).astype(np.float16)) is None
-    assert "(the rounding to float16)" in judge.summary("y")
+    assert "(the rounding to float16 alone: " in judge.summary("y")

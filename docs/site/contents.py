@@ -9,6 +9,7 @@ SECTIONS = {
     "Start": (
         "index.md",
         "install.md",
+        "pages.md",
         *(f"{page}.md" for page in ("first-kernels", "first-hour", "puzzles", "tutorial", "command-line", "notebook", "glossary")),
     ),
     "How to": (

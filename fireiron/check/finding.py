@@ -20,8 +20,8 @@ class Finding(Displayed):
     """One result of a check.
 
     `kind` is `"race"`, `"registers"`, `"shared"`, `"bounds"`, `"boxes"`, `"alignment"`, `"banks"`, `"coalescing"`, `"resources"`,
-    `"launches"` or `"ineffective"`. Findings of programs (`inspect/findings.py`) add `"idle"`, `"asynchronous"`, `"tma"` and
-    `"accumulator"`, the command line `"decomposition"`, `"match"`, `"open"`, `"micro-kernel"` and, for task programs, `"events"`. `at` is
+    `"launches"` or `"ineffective"`. Findings of programs (`inspect/findings.py`) add `"idle"`, `"asynchronous"`, `"tma"`, `"accumulator"`
+    and `"private"`, the command line `"decomposition"`, `"match"`, `"open"`, `"micro-kernel"` and, for task programs, `"events"`. `at` is
     the line of the user's strategy, `access` describes which statement reads or writes the buffer. `details` are numbers and
     names for programs, with plain values only.
     """

@@ -7,11 +7,10 @@ Both parts of the kernel are checked as separate launches. Here follow the condi
 - each region of parts of other GPUs gets as many counts as readers wait for, on each GPU;
 - each read is in one region, for which its thread waited before, and a fence orders the copies before reads by the async proxy;
 - each element of the own part is read where it is stored, and each one of another part from its copy, by one of two statements;
-- the copying warps wait only until all GPUs have started the launch, which each GPU counts first, so all counts arrive if all blocks are
-  resident, which the launcher checks;
-- copying warps write to other GPUs after this wait: a GPU that has started a launch has read the copies of the one before. Each region is
-  read in each launch, after a wait for all of its copies, so all have arrived when the launch ends;
-- each warp, or thread, that waits has its own word for the number of the launch, reads it first, and increments it last.
+- the copying warps never wait, so all counts arrive if all blocks are resident, which the launcher checks;
+- copies of even and of odd launches have different places. A GPU that copies for a launch has read, in the launch before, each region that
+  other GPUs copied to it, so these have read the copies of the launch two before: two places suffice;
+- each warp, or thread, that copies or waits has its own word for the number of the launch, reads it first, and increments it last.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from fireiron.ir import (
     statements,
 )
 from fireiron.ir.overlap import Regions
-from fireiron.values.expr import Expr, Var, constant
+from fireiron.values.expr import ZERO, Expr, Var, constant
 
 WARP = 32
 
@@ -66,7 +65,7 @@ class _Overlap:
 
     def problems(self) -> Iterator[str]:
         group = next(stmt.group for pairs in self.used.values() for stmt, _ in pairs)
-        signals = [(role, pair) for role in self.roles for pair in self._of(role, SemaphoreAction.SIGNAL) if pair[0].launch is None]
+        signals = [(role, pair) for role in self.roles for pair in self._of(role, SemaphoreAction.SIGNAL)]
         if len(signals) != 1:
             yield f"{group}: copies are counted at {len(signals)} places"
             return
@@ -74,7 +73,6 @@ class _Overlap:
         waits = [stmt for role in self.roles if role is not copying for stmt, _ in self._of(role, SemaphoreAction.AWAIT)]
         yield from self._of_numbers(group)
         yield from self._of_copying(copying, signal)
-        yield from self._of_gpus(copying, group)
         positions = {constant(wait.position) for wait in waits}
         if len(positions) != 1 or None in positions or any(constant(wait.blocks) != 1 for wait in waits):
             yield f"{group}: readers wait for different numbers of copies"
@@ -91,7 +89,7 @@ class _Overlap:
 
     def _of_numbers(self, group: str) -> Iterator[str]:
         """Problems of the words with the number of the launch: one per warp or thread, apart from the other semaphores."""
-        places = self._regions.count + self._regions.gpus
+        places = self._regions.count
         words: list[Array] = []
         for role in self.roles:
             begins, ends = (self._of(role, action) for action in (SemaphoreAction.BEGIN, SemaphoreAction.END))
@@ -103,7 +101,7 @@ class _Overlap:
                 continue
             (begin, _), (end, _) = begins[0], ends[0]
             numbers = {stmt.launch for stmt in others if stmt.launch is not None}
-            if begin.index != end.index or end.launch != begin.last or not numbers <= {begin.last}:
+            if begin.index != end.index or end.launch != begin.last or not numbers <= {begin.last} or begin.last != self._launch:
                 yield f"{role.name}: the word of the next launch is not that of this one, plus 1"
             frame = self._frame((), None if role.elected else self._threads(role), WARP)
             words.append(np.zeros(0, np.int64) if frame is None else frame.full(begin.index)[:1].ravel())
@@ -112,47 +110,13 @@ class _Overlap:
         if not every.size or every.min() < places or every.max() >= (most or 0) or len(np.unique(every)) < every.size:
             yield f"{group}: the words for the number of the launch are not those of {every.size} warps"
 
-    def _of_gpus(self, role: Role, group: str) -> Iterator[str]:
-        """Problems of the order of GPUs: each counts a launch on all GPUs at its start, and copies to others after their counts."""
-        first_copy = next((place for place, one in enumerate(role.body) if any(True for _ in execs((one,)))), None)
-        if first_copy is None:
-            yield f"{group}: {role.name} copy nothing"
-            return
-        semaphores = [one for one in role.body[:first_copy] if isinstance(one, SemaphoreBarrier)]
-        counts = [one for one in semaphores if one.action is SemaphoreAction.SIGNAL]
-        waits = [one for one in semaphores if one.action is SemaphoreAction.AWAIT]
-        gpus, rank, first, what = self._regions.gpus, self._regions.rank, self._regions.count, "has started"
-        frame = self._frame((), self._threads(role), WARP)
-        if frame is None or rank is None:
-            yield f"{role.name}: undecided whether each GPU {what}; use compile-time sizes"
-            return
-        if [constant(one.gpu) if one.gpu is not None else None for one in counts] != list(range(gpus)):
-            yield f"{role.name}: no count on each GPU that this one {what}"
-            return
-        own = np.broadcast_to(frame[rank.name], frame.shape)
-        numbers = {tuple((frame.full(one.active) != 0).reshape(gpus, -1).sum(axis=1)) for one in counts}
-        expected = next(iter(numbers))
-        if len(numbers) != 1 or len(set(expected)) != 1 or any((frame.full(one.index) != first + own).any() for one in counts):
-            yield f"{role.name}: GPUs are not counted equally that this one {what}"
-            return
-        if any(not one.fenced for one in counts):
-            yield f"{role.name}: no fence orders accesses before the count that this GPU {what}"
-        if len(waits) != 1 or semaphores.index(waits[0]) < semaphores.index(counts[-1]):
-            yield f"{role.name}: no wait until each GPU {what}, before it copies to others"
-            return
-        (wait,) = waits
-        if constant(wait.index) != first or constant(wait.blocks) != gpus or constant(wait.position) != int(expected[0]) or not wait.fenced:
-            yield f"{role.name}: the wait until each GPU {what} is for other counts, or no fence follows it"
-        if not (frame.full(wait.active) != 0).all():
-            yield f"{role.name}: some do not wait until each GPU {what}, before it copies to others"
-
     # ------------------------------------------------------------------------------------------ copying warps
 
     def _of_copying(self, role: Role, signal: Located) -> Iterator[str]:
         """Problems of the program of the copying warps: order, regions, and waits."""
         stmt, around = signal
-        inside = [one for one, outer in self.used[role.name] if outer and one is not stmt]
-        if any(isinstance(one, Acquire) for one in statements(role.body)) or inside:
+        waiting = any(isinstance(one, Acquire) for one in statements(role.body)) or self._of(role, SemaphoreAction.AWAIT)
+        if waiting or any(outer and one is not stmt for one, outer in self.used[role.name]):
             yield f"{role.name}: they wait, so readers may wait for them forever"
         if not stmt.fenced:
             yield f"{stmt.group}: no fence orders copies before their count"
@@ -178,7 +142,7 @@ class _Overlap:
         row = sources[0].base[regions.axis]
         place = list(sources[0].base)
         place[regions.axis] = row % regions.part + regions.rank * regions.part
-        place[0] = place[0] + row // regions.part * workspace.exchange.rows
+        place[0] = workspace.exchange.copies(row // regions.part, self._launch, place[0])
         same = all(self._opened(one) == self._opened(other) for one, other in zip(access.base, place, strict=True))
         return same and access.modes == sources[0].modes
 
@@ -187,8 +151,9 @@ class _Overlap:
         workspace = self.kernel.workspace
         if access.buffer not in self._copies or workspace is None or workspace.exchange is None:
             return access
-        rows, (first, *others) = workspace.exchange.rows, access.base
-        return attrs.evolve(access, base=(first % rows if gpu is None else first - gpu * rows, *others))
+        exchange, (first, *others) = workspace.exchange, access.base
+        own = first % exchange.rows % (exchange.used // 2) if gpu is None else first - exchange.copies(gpu, self._launch, ZERO)
+        return attrs.evolve(access, base=(own, *others))
 
     def _is_in_region(self, access: Access, index: Expr, loops: Sequence[For], thread: Var | None, gpu: Expr | None) -> bool:
         """Whether all elements of an access are in the region of an index on a GPU, for all threads, blocks and iterations."""
@@ -260,7 +225,7 @@ class _Overlap:
         _, first = np.unique((regions * (int(block.max()) + 1) + block)[executed & copied], return_index=True)
         read = np.bincount(regions[executed & copied], minlength=len(self._is_copied)) > 0
         if read.sum() < self._is_copied.sum():
-            yield f"{access.buffer}: a region that no block reads may still be copied when the semaphores are set to 0"
+            yield f"{access.buffer}: a region that no block reads may still be copied to in a later launch"
         if (read[: len(self._is_copied)] & ~self._is_copied).any() or len(read) > len(self._is_copied):
             yield f"{access.buffer}: {role.name} reads a region that is not copied"
         if not (frame.full(wait.active)[executed & copied][first] != 0).all():
@@ -292,6 +257,12 @@ class _Overlap:
     def _copies(self) -> frozenset[str]:
         """The copied arrays."""
         return frozenset(buffer.name for buffer in self.kernel.buffers if buffer.workspace)
+
+    @functools.cached_property
+    def _launch(self) -> Expr:
+        """The number of the launch."""
+        begins = (stmt for role in self.roles for stmt, _ in self._of(role, SemaphoreAction.BEGIN))
+        return next((stmt.last for stmt in begins if stmt.last is not None), ZERO)
 
     @functools.cached_property
     def _sources(self) -> frozenset[str]:
@@ -344,7 +315,9 @@ class _Overlap:
         points = 1
         for _, values in axes:
             points *= max(len(values), 1)
-        return None if points > MANY else self.trace.frame(axes)
+        # An odd launch. That copies are in the place of each launch, `_is_own` and `_of_own` compare as expressions.
+        numbers = {self._launch.name: 1} if isinstance(self._launch, Var) else {}
+        return None if points > MANY else self.trace.frame(axes, numbers)
 
     def _depends_on_sizes(self, value: Expr) -> bool:
         rank = self._regions.rank

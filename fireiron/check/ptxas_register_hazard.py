@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.finding import Finding
 from fireiron.ir import Exec, For, Kernel, execs, statements
+from fireiron.ir.rewrite import by_identity
 from fireiron.values.expr import constant
 
 
@@ -35,12 +36,18 @@ def _loops(kernel: Kernel) -> list[For]:
 
 def _register_operands(kernel: Kernel, loop: For) -> tuple[dict[str, Exec], dict[str, Exec]]:
     """The register operands of the MMAs in a loop, each with an MMA that reads it: those that the loop does not write, and the others."""
-    private = {buffer.name for buffer in kernel.buffers if buffer.memory.private}
+    private = _private(kernel)
     inside = [one for one, _ in execs(loop.body)]
     written = {access.buffer for one in inside for access in one.accesses if access.write}
     operands = {name: one for one in inside if one.mechanism.in_registers for name in _operands(one) if name in private}
     constant_operand = {name: one for name, one in operands.items() if name not in written}
     return constant_operand, {name: one for name, one in operands.items() if name in written}
+
+
+@by_identity
+def _private(kernel: Kernel) -> frozenset[str]:
+    """The names of the buffers in registers."""
+    return frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.private)
 
 
 def _hazards(kernel: Kernel, loop: For) -> Iterator[Finding]:

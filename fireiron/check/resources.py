@@ -116,6 +116,8 @@ def _threads(kernel: Kernel) -> list[Finding]:
     if kernel.threads % 32:
         idle = -kernel.threads % 32
         message = f"{kernel.threads} threads in a block: the last warp has {idle} idle lanes"
+        if kernel.threads == 1:
+            message = "1 thread in a block: no step assigns work to threads; .tile(...).to(Thread), or .load(NAME, RF, ...) of a definition"
         return [Finding("resources", "warning", None, message, details=details)]
     return [Finding("resources", "note", None, f"{kernel.threads} threads in a block, {kernel.threads // 32} warps", details=details)]
 
@@ -165,7 +167,7 @@ def _registers(kernel: Kernel) -> list[Finding]:
     estimate, limit, rows = register_prediction(kernel), array_limit(kernel), _register_rows(kernel)
     by_buffer = {one.name: one.amount for one in register_usage(kernel)}
     numbers = {"registers": estimate.used, "limit": limit, "arrays": arrays, "by_buffer": by_buffer, "spilled": estimate.spilled}
-    text = f"about {estimate.used} registers per thread ({', '.join(f'{one.name} {one.amount}' for one in rows)})"
+    text = f"about {estimate.used} registers per thread ({', '.join(map(_amount, rows))})"
     if estimate.spilled:
         why = "available" if limit == most else f"that {_required_blocks(kernel)} leave per thread"
         at = max(rows, key=lambda one: one.amount).origin
@@ -176,13 +178,19 @@ def _registers(kernel: Kernel) -> list[Finding]:
     return findings
 
 
+def _amount(row: Usage) -> str:
+    """A row in a sentence: `c_rf 64`, or `less 40 of arrays that are not live at the same time`."""
+    kept = "in" if row.name == "spilled" else "of"
+    return f"{row.name} {row.amount}" if row.amount >= 0 else f"less {-row.amount} {kept} {row.what}"
+
+
 def _register_rows(kernel: Kernel) -> tuple[Usage, ...]:
     """The estimated registers of a thread by array, what arrays share because they are not live together, and the rest."""
     rows, estimate = register_usage(kernel), register_prediction(kernel)
     other = estimate.arrays - sum(one.amount for one in rows)
     what = "arrays that are not live at the same time" if other < 0 else "arrays that exceed the registers of a thread"
     shared = (Usage("reused" if other < 0 else "larger", other, what, None),) if other else ()
-    spilled = (Usage("spilled", -estimate.spilled, "in local memory", None),) if estimate.spilled else ()
+    spilled = (Usage("spilled", -estimate.spilled, "local memory", None),) if estimate.spilled else ()
     return (*rows, *shared, *spilled, Usage("the rest", estimate.rest, "addresses, counters: an estimate", None))
 
 

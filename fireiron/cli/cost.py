@@ -23,6 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         return graphs.cost(graph, arguments)
     from fireiron.cost import predict
     from fireiron.cost.gpus import as_gpu
+    from fireiron.inspect.downgraded import downgraded
 
     gpu = None if arguments.gpu is None else as_gpu(arguments.gpu)
     if gpu is not None and arguments.arch is None:
@@ -38,4 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if program.chosen:
         print("tunables      " + " ".join(f"{name}={value}" for name, value in program.chosen.items()))
     print(prediction)
+    for finding in downgraded(program):
+        if finding.severity == "warning":
+            print(f"slow copies   {finding.message}")
     return 0

@@ -17,6 +17,7 @@ def register(add: Add) -> None:
         "why each leaf matched an instruction, or which steps would make it match; exit status 1 if the kernel is illegal",
     )
     add_strategy(command)
+    command.add_argument("--all", action="store_true", help="all instructions that a leaf does not use, with the reasons")
     command.add_argument("--sync", action="store_true", help="which barrier, wait, fence or mbarrier orders each dependence")
 
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        print(text(explanation))
+        print(text(explanation, arguments.all))
     return 0 if explanation.refused is None else FAILED
 
 

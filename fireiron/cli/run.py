@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         "operands",
         ", ".join(
-            f"{name} {view.dtype} {view.tensor.array.layout}"
+            f"{name} {view.dtype}" + (f" {view.tensor.array.layout}" if len(view.dims) > 1 else "")
             for name, view in program.spec.operands.items()
             if not view.memory.is_coordinate
         ),

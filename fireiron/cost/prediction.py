@@ -140,10 +140,20 @@ class Prediction(Displayed):
         if self.bottleneck == "DRAM" and not self.common_tiles:
             return NOT_SHARED
         if self.bottleneck == "tensor cores" and self.parts["tensor cores"] < AT_LIMIT * self.us:
-            return "larger tiles, or persistent blocks, whose next tile loads during the store; the rest is at the limit of tensor cores"
+            share = self.parts["tensor cores"] / self.us
+            better = "larger tiles, or persistent blocks, whose next tile loads during the store"
+            return f"tensor cores are busy for {share:.0%} of the time: {better}"
         if self.bottleneck == "latency of instructions" and not self.instructions.get("mma"):
             return MORE_WARPS
         return HINTS.get(self.bottleneck, "")
+
+    @property
+    def _beside_phases(self) -> list[list[str]]:
+        """A row for the difference of the time and its phases: what all SMs share, or phases of blocks that overlap."""
+        left = self.us - sum(phase.us for phase in self.phases)
+        if abs(left) <= SHOWN * self.us:
+            return []
+        return [["L2, DRAM, launches" if left > 0 else "overlap of phases", number_text(left), ""]]
 
     @property
     def _beside(self) -> str:
@@ -170,7 +180,7 @@ class Prediction(Displayed):
             colalign=("left", "right", "right", "left"),
         )
         phases = tabulate(
-            [[phase.name, number_text(phase.us), phase.limit] for phase in self.phases],
+            [[phase.name, number_text(phase.us), phase.limit] for phase in self.phases] + self._beside_phases,
             headers=["phase of all blocks", "us", "limited by"],
             disable_numparse=True,
             colalign=("left", "right", "left"),

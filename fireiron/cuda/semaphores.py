@@ -195,11 +195,11 @@ def _signal_sums(fenced: bool, arrived: bool, follows: bool, threads: int) -> Fu
 
 
 @functools.cache
-def _await_gpus(fenced: bool, what: str) -> Function:
-    """Return the function by which a warp waits for counts of all GPUs; after the time limit it reports, and stops all blocks."""
+def _await_sums(fenced: bool) -> Function:
+    """Return the function by which a warp waits for tiles of all GPUs; after the time limit it reports, and stops all blocks."""
     order = "acquire" if fenced else "relaxed"
     body = (
-        f"const unsigned position = {what} * (launch + 1);",
+        "const unsigned position = tiles * (launch + 1);",
         "const unsigned* const own = semaphore + threadIdx.x % gpus;",
         "unsigned seen, polls = 0;",
         "unsigned long long start = 0;",
@@ -209,9 +209,8 @@ def _await_gpus(fenced: bool, what: str) -> Function:
         "} while (static_cast<int>(seen - position) < 0);",
         "__syncwarp();",
     )
-    parameters = ("const unsigned* semaphore", "unsigned gpus", f"unsigned {what}", "unsigned launch", "const unsigned* header")
-    name, noun = ("await_sums", "tiles") if what == "tiles" else ("await_gpus", "counts")
-    return Function(name, parameters, body, f"wait until `{what}` {noun} of each GPU were counted in each launch until this one")
+    parameters = ("const unsigned* semaphore", "unsigned gpus", "unsigned tiles", "unsigned launch", "const unsigned* header")
+    return Function("await_sums", parameters, body, "wait until `tiles` tiles of each GPU were counted in each launch until this one")
 
 
 def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: str, exchange: Exchange) -> list[Item]:
@@ -235,7 +234,7 @@ def _exchanged(printer: KernelPrinter, statement: SemaphoreBarrier, workspace: s
             function = printer.function(_await_copies(statement.fenced, statement.proxied))
             call = f"{function}({place}, {count}, {launch}, {header});"
         else:
-            function = printer.function(_await_gpus(statement.fenced, "counts" if printer.kernel.gathers else "tiles"))
+            function = printer.function(_await_sums(statement.fenced))
             call = f"{function}({place}, {exchange.gpus}, {count}, {launch}, {header});"
     else:
         end = END_OF_THREAD if statement.scope == THREAD_SCOPE else END

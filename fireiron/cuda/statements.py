@@ -62,7 +62,7 @@ from fireiron.ir.text import Braces, Function, If, Item, Noted, Path, WithSteps
 from fireiron.ir.unrolled import indexes_registers, single
 from fireiron.values.document import Assignment, Joined, Listed, Text, called
 from fireiron.values.document import Chain as Terms
-from fireiron.values.expr import INT_MAX, Const, Expr, conjuncts, constant, equal
+from fireiron.values.expr import FALSE, INT_MAX, Const, Expr, conjuncts, constant, equal
 from fireiron.values.machine import float32
 
 _WARPGROUP_BARRIER = Function(
@@ -277,6 +277,15 @@ class Statements:
             return f"{self.printer.function(_role_barrier(consumers, self.kernel.workers // consumers))}();"
         raise VerificationError(f"the printer has no text for a barrier of a {scope}")
 
+    def _arrival(self, statement: Wait) -> Item:
+        """A wait until TMA stores have written global memory, or, where this suffices, until they have read shared memory."""
+        call = f"{self.printer.function(ARRIVAL)}();"
+        arrival: Item = Noted(call, statement.reason) if statement.reason else call
+        if statement.reads_suffice == FALSE:
+            return arrival
+        read = tuple(statement.mechanism.wait(self.printer, 0, "", (), self._one_of(lambda one: one is statement.mechanism)))
+        return If(self.printer.conditions(conjuncts(statement.reads_suffice)), read, (arrival,))
+
     def _statement(self, statement: Stmt) -> list[Item]:
         match statement:
             case Comment(text=text):
@@ -311,9 +320,8 @@ class Statements:
                 return [f"{self.printer.function(_LINKS[link])}();"]
             case Commit(mechanism=mechanism):
                 return list(self._one_of(lambda one: one is mechanism).mechanism.commit(self.printer))
-            case Wait(arrival=True, reason=reason):
-                call = f"{self.printer.function(ARRIVAL)}();"
-                return [Noted(call, reason) if reason else call]
+            case Wait(arrival=True):
+                return [self._arrival(statement)]
             case Wait(mechanism=mechanism, groups=groups, reason=reason, pinned_registers=pinned):
                 return list(mechanism.wait(self.printer, groups, reason, pinned, self._one_of(lambda one: one is mechanism)))
             case IfAnyLane(needed=needed):

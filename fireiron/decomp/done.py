@@ -26,7 +26,7 @@ from fireiron.stepping.exchange import distributed_differently, exchange
 from fireiron.stepping.predicated_region import knows, require_same_elements
 from fireiron.stepping.steps import implied, in_order, workers_of
 from fireiron.stepping.vectors import awaits_reader, from_memory_to_shared, in_vectors
-from fireiron.values.machine import SH, Block, Thread, Warpgroup, float32
+from fireiron.values.machine import RF, SH, WARPGROUP_ARCHITECTURE, Block, Thread, Warpgroup, as_architecture, float32
 from fireiron.values.sharer import BLOCK, GRID
 
 BY_ALL_THREADS: Final = "copied by all threads"
@@ -246,7 +246,8 @@ class Done(Decomposition):
 
         if self.executable is not None:
             return MatchError(f"{self.executable} does not perform {spec}:", rows=rows)
-        advice = "".join(advise(spec) for advise in (_accumulator, _operands_of_wgmma, _strategy_of_step))
+        advice = _target_of_wgmma(spec, context)
+        advice += "".join(advise(spec) for advise in (_accumulator, _missing_loads, _operands_of_wgmma, _strategy_of_step))
         return MatchError(
             f"no instruction of {context.architecture} performs {spec}; the nearest:",
             rows=rows,
@@ -260,6 +261,23 @@ def _accumulator(spec: Spec) -> str:
         return ""
     dtype = "" if spec.C.dtype == float32 else ", float32"
     return f".epilog(RF{dtype}) after .tile(...).to(Block), because tensor cores accumulate in registers; "
+
+
+def _target_of_wgmma(spec: Spec, context: Context) -> str:
+    """Return the advice to compile a matmul of a warpgroup for the target that has wgmma; else an empty text."""
+    hopper, target = as_architecture(WARPGROUP_ARCHITECTURE), context.architecture
+    if not spec.multiplies or spec.level != Warpgroup or target == hopper or target.capability != hopper.capability:
+        return ""
+    return f'compile("{hopper}") or --arch {hopper}, which has wgmma; '
+
+
+def _missing_loads(spec: Spec) -> str:
+    """Return the advice to load operands of a matmul of warps or warpgroups that are still in global memory; else an empty text."""
+    if not spec.multiplies or spec.level.threads == 1 or not spec.level.is_below(Block) or not spec.C.memory.private:
+        return ""
+    memory = SH if spec.level == Warpgroup else RF
+    loads = [f".load({name}, {memory}, Move.done())" for name in "AB" if spec.operands[name].memory.of_grid]
+    return f"{' and '.join(loads)} before the tile of the {spec.level}; " if loads else ""
 
 
 def _operands_of_wgmma(spec: Spec) -> str:

@@ -182,7 +182,7 @@ class Derivation:
         fastest = min((candidate.us for candidate in self.ranking if candidate.us is not None), default=self.us)
         equal = f"Predictions that differ by less than {self.chosen.sketch.gain:.0%} count as equal; of these, the rules prefer the first."
         head = f"{self.us:.4g} us predicted on one {self.program_gpu}. {self.examined} candidates were examined; the preferred ones:"
-        legend = "  (skeleton, + tricks, values of the tunables: predicted time)"
+        legend = "  (kind of kernel, + changes of it, values of the tunables: predicted time)"
         return "\n".join([written(self.strategy), "", head, *best, legend, *([equal] if fastest < self.us else []), *self._notes()])
 
     def source(self) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from fireiron import folders
+from fireiron.errors import ArgumentError, call_site, similar_names
 from fireiron.language.tree import Executable
 from fireiron.performing import mma
 
@@ -31,6 +32,22 @@ perform the same spec.
 _EXPORTED: Final = tuple(
     (name, value) for module in MODULES for name in getattr(module, "__all__", ()) if isinstance(value := getattr(module, name), Executable)
 )
+
+
+def instruction(name: str) -> Executable:
+    """Return the built-in instruction with the name that messages and printed trees use.
+
+    Legal: the name of an instruction in `INSTRUCTIONS`. Raises: ArgumentError for another name, with the similar ones.
+
+    >>> from fireiron import *
+    >>> print(instruction("WGMMA_F16_F32").performs())
+    MatMul(64,n,16)(SH,SH,RF)(Warpgroup), A and B float16, C float32, n 8 to 256 by 8, A and B in swizzled chunks
+    """
+    known = {built_in.name: built_in for built_in in INSTRUCTIONS}
+    if name not in known:
+        near = ", ".join(similar_names(str(name), known))
+        raise ArgumentError("no built-in instruction has this name", got=name, legal=near or list(known), at=call_site())
+    return known[name]
 
 
 def exported_name(executable: Executable) -> str | None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fireiron.spec import Spec
     from fireiron.tune.record import Record
     from fireiron.tune.records import Accept, Choice, Records
-    from fireiron.tune.records.choosing import Prove
+    from fireiron.tune.records.choosing import Bind, Prove
 
 Aligned = Mapping[str, int]
 """Alignment in bytes by operand. Operands without an entry are new memory, which is always aligned."""
@@ -54,15 +54,21 @@ class Place:
         return available(self.require_record)
 
     def find(
-        self, spec: Spec, accept: Accept, near: bool = False, lowered: Spec | None = None, prove: Prove | None = None
+        self,
+        spec: Spec,
+        accept: Accept,
+        near: bool = False,
+        lowered: Spec | None = None,
+        prove: Prove | None = None,
+        bind: Bind | None = None,
     ) -> Choice | None:
         """Return the choice by the record of exactly this spec, or with `near` by the record of the nearest problem.
 
-        `prove` checks the program of the record (default: `self.prove`).
+        `prove` checks the program of the record (default: `self.prove`). `bind` binds its strategy to a spec with further work.
         """
         from fireiron.tune.records import choosing
 
-        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove)
+        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove, bind)
         records = self.records.records
         return choosing.exact(records, question) or (choosing.nearest(records, question) if near else None)
 
@@ -73,15 +79,22 @@ class Place:
         return choosing.for_spec(self.records.records, spec, self.architecture)
 
     def by_tiles(
-        self, spec: Spec, accept: Accept, prove: Prove | None = None, below: float = math.inf, lowered: Spec | None = None
+        self,
+        spec: Spec,
+        accept: Accept,
+        prove: Prove | None = None,
+        below: float = math.inf,
+        lowered: Spec | None = None,
+        bind: Bind | None = None,
     ) -> Choice | None:
         """Return the tile with the least expected time, according to records of other problems.
 
-        Return None if that time is not below `below` microseconds. `lowered` is the spec of the program (default: `spec`).
+        Return None if that time is not below `below` microseconds. `lowered` is the spec of the program (default: `spec`). `bind` binds
+        the strategy to a spec with further work.
         """
         from fireiron.tune.records import choosing, tiles
 
-        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove)
+        question = choosing.Question(spec, self.architecture, self.gpu, {}, accept, lowered, prove or self.prove, bind)
         return tiles.by_tiles(self.records.records, question, below)
 
     def prove(self, program: Program, *others: Program) -> None:

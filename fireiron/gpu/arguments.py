@@ -174,15 +174,33 @@ def _check_stride(symbol: Var, stride: int, operand: str, dim: str) -> None:
     )
 
 
+def by_position(spec: Spec, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, int]]:
+    """Return the inputs in the order of the spec, and the sizes, from arrays by position and keyword arguments.
+
+    Raises: ArgumentError for an input that is given twice or missing, and for other keyword arguments that are not sizes.
+    """
+    own = {name for name in spec.inputs if name in named} - {var.name for var in symbols_of(spec)}
+    sizes = {name: value for name, value in named.items() if name not in own}
+    require_sizes(spec, sizes)
+    if not own:
+        return arrays, sizes
+    twice = [name for name in spec.inputs[: len(arrays)] if name in own]
+    missing = [name for name in spec.inputs[len(arrays) :] if name not in own]
+    if twice or missing:
+        what = f"{', '.join(twice)}: given by position and by name" if twice else f"{', '.join(missing)}: missing"
+        raise ArgumentError(what, got=f"{len(arrays)} by position, by name {', '.join(sorted(own))}", legal=", ".join(_calls_of(spec)))
+    return (*arrays, *(named[name] for name in spec.inputs[len(arrays) :])), sizes
+
+
 def require_sizes(spec: Spec, given: Mapping[str, Any]) -> None:
-    """Refuse keyword arguments that are not integers: only sizes are passed by name."""
+    """Refuse keyword arguments that are not integers: only sizes are passed by these names."""
     others = {name: value for name, value in given.items() if not isinstance(value, numbers.Integral)}
     if not others:
         return
     operands, known = {name.upper() for name in spec.operands}, {var.name for var in symbols_of(spec)}
     arrays = [name for name, value in others.items() if name.upper() in operands or hasattr(value, "shape")]
     if arrays:
-        raise ArgumentError(f"{', '.join(arrays)}: arrays are passed by position", hint=", ".join(_calls_of(spec)))
+        raise ArgumentError(f"{', '.join(arrays)}: no input has this name", legal=list(spec.inputs), hint=", ".join(_calls_of(spec)))
     name, value = next(iter(others.items()))
     if name in known:
         raise ArgumentError(f"{name}={shown(value)}: must be an integer")

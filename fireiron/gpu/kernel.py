@@ -15,6 +15,7 @@ from fireiron.errors import ArgumentError, LaunchError
 from fireiron.gpu import programs, toolchain
 from fireiron.gpu.arguments import (
     as_operand,
+    by_position,
     check_apart,
     check_facts,
     check_view,
@@ -25,7 +26,6 @@ from fireiron.gpu.arguments import (
     misaligned,
     new_on_host,
     overlapping,
-    require_sizes,
     returned,
     solve_symbols,
     steps_of,
@@ -75,9 +75,10 @@ def _options(owner: Any, field: Any, value: Any) -> None:
 class CompiledKernel(Displayed):
     """A callable kernel.
 
-    `kernel(a, b)` returns the output, and `kernel(a, b, out=c)` writes it to `c`. Run-time sizes and strides are read from the arrays;
-    sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). More than one output is returned as a tuple
-    in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional options of NVRTC.
+    `kernel(a, b)` or `kernel(A=a, B=b)` returns the output, and `kernel(a, b, out=c)` writes it to `c`. Run-time sizes and strides are read
+    from the arrays; sizes that no shape determines are keywords. Arrays have the logical shape (`M x K`, ...). More than one output is
+    returned as a tuple in the order of the spec's `outputs`; `out` is then a tuple or a mapping by name. `options` are additional options
+    of NVRTC.
 
     If the program has more than one launch, as with `repack`, each call executes all of them in order on the same stream, with new
     temporaries. `compiled`, `resources` and `asm` are those of the last launch.
@@ -271,14 +272,14 @@ class CompiledKernel(Displayed):
 
     @overload
     def __call__(
-        self, *arrays: ArrayT | Scalar, out: tuple[ArrayT, ...] | Mapping[str, ArrayT], stream: object = None, **sizes: int
+        self, *arrays: ArrayT | Scalar, out: tuple[ArrayT, ...] | Mapping[str, ArrayT], stream: object = None, **named: ArrayT | Scalar
     ) -> tuple[ArrayT, ...]: ...
 
     @overload
-    def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **sizes: int) -> ArrayT: ...
+    def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **named: ArrayT | Scalar) -> ArrayT: ...
 
     @untraced("torch.compile cannot trace fireiron's kernels: op = kernel.as_torch_op('mine::gemm'), and call op")
-    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: Any) -> Any:
         """Run on the arrays of the inputs; see the class.
 
         Raises:
@@ -288,7 +289,7 @@ class CompiledKernel(Displayed):
             SimulationError: the simulator detected a race, an access out of bounds or uninitialized data.
         """
         if sizes:
-            require_sizes(self.program.spec, sizes)
+            arrays, sizes = by_position(self.program.spec, arrays, sizes)
         if traced_by_jax(*arrays):
             from fireiron.gpu.jax_calls import traced_call
 
@@ -331,7 +332,7 @@ class CompiledKernel(Displayed):
             ArgumentError: an argument is wrong, or is in host memory.
             LaunchError: the arrays do not fit the kernel, or there is no GPU.
         """
-        require_sizes(self.program.spec, sizes)
+        arrays, sizes = by_position(self.program.spec, arrays, sizes)
         if self.route.before:
             return self._prepared_in_order(arrays, out, stream, sizes)
         calls = self._calls

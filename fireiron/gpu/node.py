@@ -15,7 +15,7 @@ import attrs
 from fireiron.compiler import Launch, Program
 from fireiron.errors import ArgumentError
 from fireiron.frozen import frozen
-from fireiron.gpu.arguments import evaluated, in_order, require_sizes, returned, solve_symbols
+from fireiron.gpu.arguments import by_position, evaluated, in_order, returned, solve_symbols
 from fireiron.gpu.barrier import PeerBarrier
 from fireiron.gpu.exchange import ExchangeMemory
 from fireiron.gpu.kernel import CompiledKernel, UpstreamKernel
@@ -32,7 +32,7 @@ class NodeKernel(CompiledKernel):
     `kernel(a, b)` with NumPy arrays simulates all GPUs, and returns the complete output. `kernel.over(group)` runs on GPUs.
     """
 
-    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: int) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: Any) -> Any:
         """Simulate the launches on all GPUs with complete NumPy arrays.
 
         Raises:
@@ -44,7 +44,7 @@ class NodeKernel(CompiledKernel):
         from fireiron.sim.node import simulate_node
 
         spec = self.program.spec
-        require_sizes(spec, sizes)
+        arrays, sizes = by_position(spec, arrays, sizes)
         if len(arrays) != len(spec.inputs):
             raise ArgumentError(f"{len(arrays)} arrays given, {spec.title} reads {len(spec.inputs)}", legal=spec.inputs)
         for name, array in zip(spec.inputs, arrays, strict=True):

@@ -56,7 +56,7 @@ _MOST_TRIALS: Final = 24
 _MOST_COMPILED: Final = 16
 """Number of complete strategies to compile in the search for a legal one."""
 
-_MOST_SHOWN: Final = 6
+_MOST_SHOWN: Final = 3
 _MOST_LETTERS: Final = 100
 _MOST_SECONDS: Final = 10.0
 
@@ -609,8 +609,8 @@ def _state(spec: Spec) -> tuple[str, ...]:
 # ---------------------------------------------------------------------------------------------- text
 
 
-def text(explanation: Explanation) -> str:
-    """Return the text of `fireiron explain`."""
+def text(explanation: Explanation, every: bool = False) -> str:
+    """Return the text of `fireiron explain`; `every`: with all instructions that a leaf does not use."""
     program = explanation.program
     values = "".join(f", {name}={value}" for name, value in program.chosen.items())
     head = f"{program.spec} on {program.architecture}{values}"
@@ -619,7 +619,7 @@ def text(explanation: Explanation) -> str:
     head += "".join(f"\npreceding launch: {one}" for one in program.preceding)
     head += "".join(f"\n{line}" for line in exchanges(program))
     head += "".join(f"\n{one}" for one in trip_counts(explanation))
-    parts = [head, *(_leaf_text(leaf) for leaf in sorted(explanation.leaves, key=_open_first))]
+    parts = [head, *(_leaf_text(leaf, every) for leaf in sorted(explanation.leaves, key=_open_first))]
     if explanation.refused is not None:
         parts.append(_refusal(explanation.leaves, explanation.refused))
     return "\n\n".join(parts)
@@ -646,26 +646,26 @@ def _refusal(leaves: tuple[Leaf, ...], error: FireironError) -> str:
     return f"every leaf matches, but no code can be generated: {error}"
 
 
-def _leaf_text(leaf: Leaf) -> str:
+def _leaf_text(leaf: Leaf, every: bool = False) -> str:
     lines = [f"{leaf.place}: {leaf.spec}" + (f"   ({leaf.at})" if leaf.at else "")]
     if leaf.match is not None:
         lines += [f"  performed by {one.name}: {one.performs()}" for one in leaf.performers]
         lines += [f"  {leaf.note}"] if leaf.note else []
         lines += [f"  {line}" for line in leaf.narrow]
         similar = [pair for pair in leaf.others if not _differs_in_kind(pair)]
-        used = leaf.performers[0].name
+        used, most = leaf.performers[0].name, len(similar) if every else _MOST_SHOWN
         lines += [
             f"  not {executable.name:<6} {_reasons(mismatches) or f'performs it too; {used} is used'}"
-            for executable, mismatches in similar[:_MOST_SHOWN]
+            for executable, mismatches in similar[:most]
         ]
-        lines += [f"  not {len(similar) - _MOST_SHOWN} more"] if len(similar) > _MOST_SHOWN else []
+        lines += [f"  not {len(similar) - most} more (--all)"] if len(similar) > most else []
         return "\n".join(lines)
     if leaf.follows:
         return "\n".join([*lines, f"  {leaf.outcome}"])
     if leaf.steps == () and not leaf.inserted and leaf.written:
         return "\n".join([*lines, "  closed without changes, once the other leaves are", f"  {leaf.outcome}"])
     if leaf.change and leaf.place != "main":
-        return "\n".join([*lines, "  closed by the change of the main chain", f"  {leaf.outcome}"])
+        return "\n".join([*lines, "  closed by the change of the main chain"])
     near = [pair for pair in leaf.others if not _differs_in_kind(pair)] or list(leaf.others)
     if not any(mismatches for _, mismatches in leaf.others) and not leaf.written:
         lines.append("  open: the chain does not end with done()")

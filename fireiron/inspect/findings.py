@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fireiron.check import Findings, check, ordered
 from fireiron.compiler import Program
-from fireiron.inspect import downgraded, idle, idle_rows, ineffective, narrow_sums
+from fireiron.inspect import downgraded, idle, idle_rows, ineffective, narrow_sums, private_tiles
 
 
 def findings(program: Program) -> Findings:
-    """Return the findings of the checks about all launches, refinements without effect, idle units, slow copies, and long
-    sums in a 16-bit type.
+    """Return the findings of the checks about all launches, refinements without effect, idle units, slow copies, long sums
+    in a 16-bit type, and tiles in shared memory that one thread reads.
 
     >>> from fireiron import *
     >>> chain = MatMul.tile(64, 64).to(Block).epilog(RF).split(8).load(A, SH).load(B, SH).tile(32, 32).to(Warp)
@@ -20,7 +20,14 @@ def findings(program: Program) -> Findings:
     Raises: the errors of a program without a kernel.
     """
     checked = [finding for launch in program.launches for finding in check(launch.program.ir)]
-    of_program = (ineffective.ineffective, idle.idle, idle_rows.idle_rows, downgraded.downgraded, narrow_sums.narrow_sums)
+    of_program = (
+        ineffective.ineffective,
+        idle.idle,
+        idle_rows.idle_rows,
+        downgraded.downgraded,
+        narrow_sums.narrow_sums,
+        private_tiles.private_tiles,
+    )
     return ordered((*checked, *(finding for advise in of_program for finding in advise(program))))
 
 

@@ -62,7 +62,7 @@ _WHY_SEMAPHORE: Final = {
     SemaphoreAction.FIND_LAST: "counts the block at the semaphore of its tile; the block that is counted last sums all parts",
     SemaphoreAction.WAIT: "waits until the blocks before this one have added to the same tile of the output, so that the order is fixed",
     SemaphoreAction.COUNT: "counts the block at the semaphore of the tile, so that the next block may add",
-    SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of all blocks",
+    SemaphoreAction.SIGNAL: "counts the copy of a warp in its region of {group}, for the producers of that GPU",
     SemaphoreAction.AWAIT: "waits until all copies of a region of {group} were counted, before the first load from it",
     SemaphoreAction.BEGIN: "reads the number of this launch, which selects the place of {group} and the counts to wait for",
     SemaphoreAction.END: "sets its word to the number of the next launch, so that no semaphore is reset",
@@ -74,12 +74,6 @@ _WHY_EXCHANGE: Final = {
     SemaphoreAction.AWAIT: "waits until each GPU has counted its tiles of a region of {group} in this launch, before loads from it",
 }
 """The reasons for semaphores of all GPUs of a node, by which they exchange sums."""
-
-_WHY_GATHER: Final = {
-    SemaphoreAction.SIGNAL: "counts on a GPU: this GPU has started the launch, so copies may replace earlier ones, or a warp has copied",
-    SemaphoreAction.AWAIT: "waits for counts of all GPUs: they have started the launch, and have read the copies of the one before",
-}
-"""The reasons for semaphores of all GPUs of a node, by which copies to other GPUs are ordered with their reads."""
 
 _WHY_GRID_DEPENDENCY: Final = {
     GridDepAction.LAUNCH_DEPENDENTS: "the next kernel may start on free SMs; its own griddepcontrol.wait orders the memory accesses",
@@ -349,10 +343,7 @@ class _Reader:
         match stmt:
             case SemaphoreBarrier():
                 local = stmt.launch is None or stmt.scope == THREAD_SCOPE
-                reasons = {
-                    **_WHY_SEMAPHORE,
-                    **({} if local else _WHY_GATHER if stmt.scope == WARP_SCOPE and self.kernel.gathers else _WHY_EXCHANGE),
-                }
+                reasons = {**_WHY_SEMAPHORE, **({} if local else _WHY_EXCHANGE)}
                 return Point(
                     name, loops, f"semaphore {stmt.action.value}", _users_of(stmt), (), reasons[stmt.action].format(group=stmt.group)
                 )

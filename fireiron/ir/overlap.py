@@ -74,7 +74,7 @@ class Exchange:
 
     The workspaces of all GPUs are mapped at equal distances, in their order. Each has semaphores, then rows. If GPUs exchange sums, these
     are, for launches with even and odd numbers and for each GPU that computes them, the rows of the result that the owner of the workspace
-    stores. If GPUs copy their parts to others, they are the rows of the copied array.
+    stores. If GPUs copy their parts to others, they are the rows of the copied array, for launches with even and odd numbers.
 
     Attributes:
         gpus: the number of GPUs.
@@ -111,6 +111,10 @@ class Exchange:
     def sums(self, owner: Expr, launch: Expr, source: Expr, row: Expr) -> Expr:
         """Return the row of the sums that the GPU `source` computes in a launch for a row of its result that `owner` stores."""
         return owner * self.rows + (launch % 2 * self.gpus + source) * self.part + row
+
+    def copies(self, gpu: Expr, launch: Expr, row: Expr) -> Expr:
+        """Return the row of the copies of a launch on a GPU, for a row of the copied array."""
+        return gpu * self.rows + launch % 2 * (self.used // 2) + row
 
 
 __all__ = ["Exchange", "Regions"]

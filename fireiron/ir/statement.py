@@ -359,7 +359,7 @@ class Exec(Stmt):
         """The variables of its expressions."""
         return frozenset().union(*(value.variables() for value in self.expressions))
 
-    @property
+    @functools.cached_property
     def performed(self) -> Expr:
         """The condition under which a thread performs it: it takes part, and some element that it writes is in bounds."""
         return self.active if self.guard == TRUE else all_of((self.active, self.guard))
@@ -513,16 +513,27 @@ class Wait(Stmt):
 
     `pinned_registers` are buffers in registers that the thread may read only after the wait. The compiler does not know this, so an empty
     `asm` keeps their uses after it. `requested` is the number that a refinement requested; None if none did. A wait for TMA stores is until
-    they have read shared memory; if it is for their `arrival`, until they have written global memory, and `groups` is 0.
+    they have read shared memory; if it is for their `arrival`, until they have written global memory, and `groups` is 0. Where
+    `reads_suffice` holds, it is until they have read shared memory all the same.
     """
 
     groups: int
     reason: str = ""
     mechanism: Mechanism = CP_ASYNC_GROUPS
     arrival: bool = attrs.field(default=False, kw_only=True)
+    reads_suffice: Expr = attrs.field(default=FALSE, kw_only=True)
     pinned_registers: tuple[str, ...] = ()
     requested: int | None = attrs.field(default=None, eq=False, repr=False, kw_only=True)
     orders: tuple[Dependence, ...] = _orders()
+
+    @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """The condition."""
+        return () if self.reads_suffice == FALSE else (self.reads_suffice,)
+
+    def substitute(self, values: Mapping[Var, Expr | int]) -> Wait:
+        """The statement with variables replaced in its condition."""
+        return self if self.reads_suffice == FALSE else attrs.evolve(self, reads_suffice=self.reads_suffice.substitute(values))
 
 
 class FenceKind(enum.Enum):

@@ -7,7 +7,7 @@ each call allocates. `compile` returns the callable; `fireiron/kernel_graph/comp
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -31,7 +31,7 @@ def _pairs(given: Any) -> Any:
     """Return a mapping as pairs; anything else unchanged, if it consists of pairs."""
     if isinstance(given, Mapping):
         return tuple(given.items())
-    if isinstance(given, Iterable) and not isinstance(given, str):
+    if _is_iterable(given):
         pairs = tuple(tuple(pair) if isinstance(pair, (list, tuple)) else pair for pair in given)
         if all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
             return pairs
@@ -40,9 +40,20 @@ def _pairs(given: Any) -> Any:
     )
 
 
+def _is_iterable(given: Any) -> bool:
+    """Whether a value has elements, and is no text; arrays without dimensions have none, although their class has."""
+    if isinstance(given, str):
+        return False
+    try:
+        iter(given)
+    except TypeError:
+        return False
+    return True
+
+
 def _names(given: Any) -> Any:
     """Return the names of results as a tuple."""
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if not _is_iterable(given):
         raise ArgumentError("outputs: not a tuple of operands", got=given, legal='("combine.O",)', at=call_site())
     return tuple(given)
 

@@ -20,7 +20,7 @@ from fireiron.language.tree import Node, Whole
 from fireiron.values.expr import Expr, constant
 from fireiron.values.layout import Layout
 from fireiron.values.machine import LEVELS, Block, Kernel, Level
-from fireiron.values.notation import Symbols, group_text, level_text, parse_group
+from fireiron.values.notation import Symbols, group_text, level_text, parse_group, parse_level
 from fireiron.values.units import BLOCK, THREAD
 
 Shapes: TypeAlias = "tuple[Layout, ...]"
@@ -46,6 +46,8 @@ def execution_text(level: Level, execution: Execution) -> str:
     >>> print(execution_text(Warp, Execution()), execution_text(Block, Execution(threads=(Layout(64),))), sep="; ")
     [1].block, #warp:[32].thread; [1].block, #block:[64].thread
     """
+    if level.is_above_launch:
+        return level_text(level)
     inner = Block if level.is_launch else level
     blocks = level_text(Kernel) if level.is_launch else "[1].block"
     blocks = blocks if execution.blocks is None else group_text(execution.blocks, level.label, "block")
@@ -60,8 +62,12 @@ def parse_execution(groups: list[str], symbols: Symbols, own: int | None = None)
     """
     parsed = [parse_group(group) for group in groups]
     units = [unit for _, unit, _ in parsed]
+    if units == ["gpu"]:
+        return parse_level(groups[0]), Execution()
     if units not in (["block"], ["thread"], ["block", "thread"]):
-        raise LayoutError(f"<<<{', '.join(groups)}>>> is not an execution", legal="<<<#threads>>>, or <<<#blocks, #threads>>>")
+        raise LayoutError(
+            f"<<<{', '.join(groups)}>>> is not an execution", legal="<<<#threads>>>, <<<#blocks, #threads>>>, or <<<#node:[2].gpu>>>"
+        )
     blocks = parsed[0][2] if units[0] == "block" else (Layout(1),)
     if blocks is None or count_units(blocks) > 1 or parsed[0][0] == Kernel.label:
         threads = parsed[1][2] if len(parsed) > 1 else None

@@ -141,7 +141,7 @@ def _joined(array: Tensor, axis: int, part: tuple[Expr, ...]) -> Tensor:
 
 def _stride_of_gpus(array: Tensor) -> Var:
     """Return the distance of the parts of two GPUs, in elements."""
-    return Var(f"stride_{array.name}_gpu", 0, SYMBOL_MAX, max(ALIGNMENT // array.dtype.bytes, 1), True)
+    return Var(f"stride_{array.name}_gpu", 1, SYMBOL_MAX, max(ALIGNMENT // array.dtype.bytes, 1), True)
 
 
 def _part(spec: Spec, name: str, dim: str, gpus: int, what: str) -> View:

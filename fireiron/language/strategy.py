@@ -220,7 +220,7 @@ class Strategy(Offering, OtherVerbs, ForAny, Chain, Displayed):
         """
         from fireiron.derive import schedule
 
-        return schedule(self, target, **options)
+        return checked_arguments(schedule)(self, target, **options)
 
     @checked_arguments
     def cuda(self, architecture: Architecture | str | None = None) -> str:

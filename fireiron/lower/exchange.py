@@ -50,7 +50,7 @@ from fireiron.ir.semaphore import HEADER_WORDS, MOST_SEMAPHORES, SEMAPHORE_BYTES
 from fireiron.lower.overlap import LAUNCH, WARP_THREADS, JoinedRole, Rotation, number_along, opened
 from fireiron.spec import Spec
 from fireiron.specs.move import Move
-from fireiron.values.expr import TRUE, Expr, Var, as_expr, less
+from fireiron.values.expr import FALSE, TRUE, Expr, Var, as_expr, equal, less
 from fireiron.values.tensor import RowMajor
 
 
@@ -201,13 +201,16 @@ class _Exchange(JoinedRole):
     def _one_by_one(self, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The program of a storing warp that waits until a store has arrived before it issues the next one.
 
-        If all SMs store tiles at once, the link is full, and loads of the main loop wait for these stores.
+        If all SMs store tiles on other GPUs at once, the link is full, and loads of the main loop wait for these stores. Stores on the own
+        GPU need no link, so the next one follows when they have read shared memory; their count waits until they have arrived.
         """
         waits = [stmt for stmt in statements(body) if isinstance(stmt, Wait) and stmt.mechanism.outlives]
 
         def changed(stmt: Stmt) -> tuple[Stmt, ...]:
             if isinstance(stmt, Exec) and stmt.mechanism.outlives:
-                wait = Wait(0, "one store in flight", stmt.mechanism, arrival=True, orders=waits[0].orders)
+                (row,) = (access.base[0] for access in stmt.accesses if access.buffer == self.sums)
+                own = equal(row // self.exchange.rows, self.rank) if self.part < self.rows else FALSE
+                wait = Wait(0, "one store in flight", stmt.mechanism, arrival=True, reads_suffice=own, orders=waits[0].orders)
                 return (stmt, Commit(stmt.mechanism), wait)
             return () if isinstance(stmt, (Commit, Wait)) and stmt.mechanism.outlives else (stmt,)
 

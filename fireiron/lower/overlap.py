@@ -10,10 +10,10 @@ Both launches are lowered separately. `overlapped` joins them: the copy becomes 
 reading launch. The copied array is a part of the workspace, and the workspaces of all GPUs are mapped at equal distances. A semaphore per
 region counts the copies of warps. All blocks must be resident, because a block waits for copies by any block of other GPUs.
 
-No barrier of GPUs surrounds the launch. At its start, a warp of each GPU counts the launch on all GPUs, before which copying warps wait:
-the earlier launches of a GPU have read the copies that the next ones replace. Other GPUs access the copies only, so the part needs no
-memory that they can read, and may change after the launch. Semaphores only grow: launch `e` waits for `e + 1` times the counts of a launch.
-Each warp that waits has a word with the number of the launch.
+No barrier of GPUs surrounds the launch, and no copying warp waits. Copies have two places, for even and odd launches. A GPU copies for
+launch `e + 2` after it has read the copies of all GPUs in launch `e + 1`, before which each of them has read those of launch `e`. Other
+GPUs access the copies only, so the part needs no memory that they can read, and may change after the launch. Semaphores only grow: launch
+`e` waits for `e + 1` times the counts of a launch. Each copying warp, and the producer, has a word with the number of the launch.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class _Join(JoinedRole):
         self.rank = Var("gpu", 0, self.gpus - 1)
         self.regions = self._regions()
         self.exchange = self._exchange()
-        self.words = self.regions.count + self.gpus
+        self.words = self.regions.count
         self.alone, self.kernel = kernel, self._own_first()
         self.__dict__.pop("top", None)
 
@@ -329,7 +329,7 @@ class _Join(JoinedRole):
             return attrs.evolve(access, buffer=self.operand)
         *others, gpu = self._there(access.base)
         first, *rest = others
-        return attrs.evolve(access, buffer=self.copied, base=(first + gpu * self.exchange.rows, *rest))
+        return attrs.evolve(access, buffer=self.copied, base=(self.exchange.copies(gpu, LAUNCH, first), *rest))
 
     def _there(self, place: Sequence[Expr]) -> list[Expr]:
         """Where a warp copies to, for a place among the parts of all GPUs: the coordinates of the copy, and the GPU."""
@@ -344,16 +344,10 @@ class _Join(JoinedRole):
         return (*body, attrs.evolve(self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.regions.index(copy)), gpu=gpu))
 
     def program(self, first: int, producer: int) -> tuple[Stmt, ...]:
-        """The program of the copying warps, which wait until all GPUs have started."""
+        """The program of the copying warps, with the number of the launch."""
         warp, lane, *tiles = super().program(first, producer)
         assert isinstance(warp, Let)
-        started = self.regions.count
-        is_first = all_of((equal(self.kernel.block, 0), equal(warp.var, 0)))
-        signal = self._semaphore(WARP_SCOPE, SemaphoreAction.SIGNAL, self.rank + started, "this GPU has started the launch")
-        counts = (attrs.evolve(signal, gpu=as_expr(gpu), active=is_first, launch=LAUNCH, follows=gpu > 0) for gpu in range(self.gpus))
-        wait = self._semaphore(WARP_SCOPE, SemaphoreAction.AWAIT, as_expr(started), "until all GPUs have started the launch")
-        wait = attrs.evolve(wait, blocks=as_expr(self.gpus), position=as_expr(1), launch=LAUNCH)
-        return (warp, lane, *self.numbered(WARP_SCOPE, warp.var, (*counts, wait, *tiles)))
+        return (warp, lane, *self.numbered(WARP_SCOPE, warp.var, tiles))
 
     def numbered(self, scope: Scope, place: Expr, body: Sequence[Stmt]) -> tuple[Stmt, ...]:
         """The program of a warp, or of a thread, with a word of its number in the block for the number of the launch."""
@@ -396,7 +390,7 @@ class _Join(JoinedRole):
 
         def copied(access: Access) -> Access:
             first, *others = access.base
-            return attrs.evolve(access, buffer=self.copied, base=(first + self.rank * self.exchange.rows, *others))
+            return attrs.evolve(access, buffer=self.copied, base=(self.exchange.copies(self.rank, LAUNCH, first), *others))
 
         accesses = tuple(copied(access) if access.buffer == self.operand else access for access in stmt.accesses)
         tensor_map = stmt.tensor_map
@@ -464,7 +458,7 @@ class _Join(JoinedRole):
             raise self.refused(f"a column-major {self.operand}", f"{self.operand}=RowMajor.over(GPU, ...)")
         rows, columns = self.regions.shape
         row = columns * own.dtype.bytes
-        return Exchange.of(self.gpus, self.rank, self.part, row, rows, MOST_SEMAPHORES * SEMAPHORE_BYTES)
+        return Exchange.of(self.gpus, self.rank, self.part, row, 2 * rows, MOST_SEMAPHORES * SEMAPHORE_BYTES)
 
     def _inner_loops(self) -> Iterator[For]:
         """The loops of the copy, over the parts of a tile of a thread."""

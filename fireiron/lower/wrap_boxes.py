@@ -89,7 +89,7 @@ def _of_boxes(kernel: Kernel, stmt: Stmt, dims: Collection[str], divides: bool) 
     if periods == [None, None]:
         return (stmt,)
     return (
-        Comment(f"a box past the end of {buffer.name} loads its front (%): only results that are not stored depend on it"),
+        Comment(f"a box past the end of {buffer.name} loads its front (%), faster than zeros; only results that are not stored use it"),
         *_box_loads(stmt, name, box, periods),
     )
 

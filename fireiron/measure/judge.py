@@ -119,7 +119,8 @@ class Judge:
         if worst.fraction > 1:
             return f"{value}, its bound is {worst.bound:.2g}{some}"
         dtype = self.spec.operands[output].dtype
-        rounded = f" (the rounding to {dtype})" if worst.bound <= 1.001 * float(rounded_by(dtype, worst.expected)) else ""
+        rounding = float(rounded_by(dtype, worst.expected))
+        rounded = f" (the rounding to {dtype} alone: {rounding:.2g})" if rounding > worst.bound / 2 else ""
         return f"{value} of at most {worst.bound:.2g}{rounded}, {worst.fraction:.0%} of its bound{some}"
 
     def as_dict(self) -> dict[str, dict[str, Any]]:

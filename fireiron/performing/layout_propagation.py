@@ -66,6 +66,14 @@ def undistributed(spec: Spec, context: Context) -> bool:
     return any(view.memory.private and view.tensor.name not in context.owners for view in views)
 
 
+def _any_size(spec: Spec | None) -> str:
+    """Return the advice for a copy to registers whose tiles do not fit the size; an empty text for other specs."""
+    if spec is None or not spec.copies:
+        return ""
+    width = max(constant(size) or 1 for size in spec.sizes)
+    return f".load(..., RF, Move.coalesced_copy({width}).done()) distributes rows of any size; or "
+
+
 @frozen
 class Following:
     """A spec that follows the ownership of its operand `name` in registers; `steps` are the digits of the ownership in the spec.
@@ -154,7 +162,7 @@ class Following:
                 got=self.ownership.spec and f"{self.ownership.spec}, whose tile changes in each iteration",
                 within=self.spec,
                 at=context.origin,
-                hint=f"choose a number of tiles that is a multiple or a divisor of the number of units{own}",
+                hint=f"{_any_size(self.ownership.spec)}a number of tiles that is a multiple or a divisor of the number of units{own}",
             )
 
     @property

@@ -26,7 +26,7 @@ from fireiron.sim.shadow import WARP, Shadow, StoredParts
 from fireiron.spec import with_strides
 
 LAUNCHES = 2
-"""Launches by default. The third one is the first that stores sums where those of an earlier launch were."""
+"""Launches by default. The third one is the first that stores sums or copies where those of an earlier launch were."""
 
 
 @attrs.frozen(eq=False)
@@ -42,14 +42,21 @@ def simulate_exchange(
 ) -> Exchanged:
     """Execute a kernel on GPUs that wait for each other, several times in a row: with other inputs first, and last with `arrays` by GPU.
 
+    The inputs of two launches in a row differ, and those with one launch between them, so that values of an earlier launch are noticed.
+
     Raises: SimulationError for a race, a deadlock, or a read of uninitialized data.
     """
     verify(kernel, final=True)
     node = _Node(kernel, symbols, order)
-    changing = [[{name: one[::-1] for name, one in given.items()} for given in arrays], arrays]
-    node.run([changing[(launches - number) % 2 if number < launches else 1] for number in range(1, launches + 1)])
+    rolled, reversed_ = ([{name: change(one) for name, one in given.items()} for given in arrays] for change in (_rolled, np.flipud))
+    node.run([arrays if later == 0 else reversed_ if later % 2 else rolled for later in reversed(range(launches))])
     last = [stream[-1] for stream in node.done]
     return Exchanged([launch.outputs() for launch in last], [launch.written() for launch in last])
+
+
+def _rolled(array: Array) -> Array:
+    """Return an array with its last row first."""
+    return np.roll(array, 1, 0)
 
 
 class _Node:

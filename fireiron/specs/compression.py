@@ -70,6 +70,8 @@ def decompress_2_4(values: Any, metadata: Any) -> Any:
     Raises: ArgumentError for metadata that no kernel accepts, with its place, and for arrays whose extents do not fit.
     """
     xp = _library(values)
+    if xp is not _library(metadata) or not values.ndim or not metadata.ndim:
+        raise ArgumentError("decompress_2_4: not two arrays of one library", got=f"{type(values).__name__}, {type(metadata).__name__}")
     if values.shape[:-1] != metadata.shape[:-1] or values.shape[-1] * KEPT != metadata.shape[-1] * PER_BYTE or metadata.dtype != xp.uint8:
         raise ArgumentError(
             "decompress_2_4: values and metadata do not fit", got=f"{values.shape}, {metadata.shape} of {metadata.dtype}",

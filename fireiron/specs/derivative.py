@@ -22,6 +22,8 @@ def derivative(text: str, name: str) -> Value:
 
     Raises: ArgumentError for a function without a derivative here, such as `bits`.
     """
+    if not isinstance(text, str) or not isinstance(name, str):
+        raise ArgumentError("derivative: not the text of a value and a name", got=text if isinstance(name, str) else name)
     value = formula_of(f"derivative_of = {text}").value
     assert value is not None
     return _derivative(value, name, text)

@@ -19,7 +19,7 @@ import attrs
 from fireiron.errors import ArgumentError, call_site
 from fireiron.frozen import frozen
 from fireiron.spec import Starter, as_spec, located
-from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, formula_of
+from fireiron.specs.formula import DECOMPRESSED, FUNCTIONS, REDUCTIONS, SPARSE_DIGITS, Formula, formula_of
 from fireiron.specs.fused import Fused
 from fireiron.specs.steps import INDICES, with_extents
 from fireiron.values.expr import FALSE
@@ -229,7 +229,7 @@ class _DefinitionBuilder:
         name = name.strip()
         place = f"{name}[{index}" if index else f"{name}{self.place}"
         every = f"x[{','.join(self.dims)}]" if not _reduces(whole) else place
-        for element in formula_of(with_extents(f"{every} = {whole}")).elements:
+        for element in _parsed(f"{every} = {whole}", value).elements:
             if element.tensor not in self.known and element.tensor not in self.dims and not element.tensor.startswith("size_"):
                 self.operands.setdefault(element.tensor, " ".join(element.dims))
         if not index and not name[:1].isupper():
@@ -265,6 +265,14 @@ class _DefinitionBuilder:
             return f"{match[0]}{self.place}" if match[0] in self.known else match[0]
 
         return re.sub(r"\b[A-Za-z_]\w*\b(?!\s*[\[(])", indexed, re.sub(r"\s+", " ", value))
+
+
+def _parsed(text: str, given: str) -> Formula:
+    """Return the formula of a statement; an error shows the value as it was given."""
+    try:
+        return formula_of(with_extents(text))
+    except ArgumentError as error:
+        raise ArgumentError(error.asked, got=given.strip(), legal=error.legal, hint=error.hint, at=call_site()) from None
 
 
 def _reduces(value: str) -> bool:

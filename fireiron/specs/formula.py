@@ -716,7 +716,6 @@ def formula(text: str) -> Formula:
         raise ArgumentError("a formula is nested too deeply", got=text[:80]) from None
 
 
-@functools.lru_cache(maxsize=4096)
 def formula_of(text: str) -> Formula:
     """Parse the formula of a step of a definition. It may read the tensor that it writes, and read a tensor at several indices.
 
@@ -727,6 +726,11 @@ def formula_of(text: str) -> Formula:
     """
     if not isinstance(text, str) or len(text) > MOST_TEXT:
         raise ArgumentError(f"a formula is a text of at most {MOST_TEXT} characters", got=text if not isinstance(text, str) else text[:80])
+    return _formula_of(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def _formula_of(text: str) -> Formula:
     try:
         parsed = _Reader(text).formula()
     except RecursionError:
@@ -1043,7 +1047,7 @@ class _Reader:
         terms, divisor = self.quotient() if self.next == "(" else (self.affine_sum(), 1)
         if self.next == "/":
             if divisor > 1 or len(terms) > 1 or "" in terms:
-                text = " ".join(self.tokens[start : self.place])
+                text = self.between(start, self.place)
                 raise ArgumentError(
                     f"formula: / after a part of the index {text}", got=self.text, legal="the exact quotient of a whole index",
                     hint=f"({text}) / 2",
@@ -1057,7 +1061,7 @@ class _Reader:
         coordinates = tuple((name, factor) for name, factor in terms.items() if factor and not name.startswith(_SIZE))
         extents = tuple((name.removeprefix(_SIZE), factor) for name, factor in terms.items() if factor and name.startswith(_SIZE))
         if not coordinates and not digits:
-            text = " ".join(self.tokens[start : self.place])
+            text = self.between(start, self.place)
             raise ArgumentError(f"formula: the index {text} has no coordinate", got=self.text, legal="p * 2 + r - 1, size(n) - 1 - i")
         if coordinates and coordinates == ((coordinates[0][0], 1),) and not number and not extents and divisor == 1 and not digits:
             return Index(coordinates[0][0])
@@ -1187,9 +1191,14 @@ class _Reader:
             self.refuse(what)
         return self.one_of()
 
+    def between(self, start: int, end: int) -> str:
+        """The text of the tokens from number `start` to before number `end`, as the user wrote it."""
+        places = [match.span() for match in _TOKEN.finditer(self.text)][start:end]
+        return self.text[places[0][0] : places[-1][1]].strip() if places else ""
+
     def refuse(self, wanted: str) -> None:
         """Raise an error that names the next token and the expected one."""
-        before = " ".join(self.tokens[: self.place])[-60:]
+        before = self.between(0, self.place)[-60:]
         token = "the end" if self.next is None else repr(self.next[:40])
         hint = _HINTS.get("".join(self.tokens[max(self.place - 1, 0) : self.place + 1])) or _HINTS.get(self.next or "")
         if self.next in COMPARISONS:
@@ -1207,7 +1216,8 @@ _INSTEAD: Final[Mapping[str, str]] = {
     "mean": "sum(n, ...) in one step, and / size(n) in the next one", "not": "the opposite comparison, as <= for not >",
     "pow": "x * x, or exp2(y * log2(x))", "tan": "sin(x) / cos(x)", "sign": "where(x > 0, 1, where(x < 0, -1, 0))",
     "softmax": "steps: a maximum, exponentials, their sum, and a quotient", "argmax": "a maximum, and the least coordinate that has it",
-    "swish": "silu(x)", "square": "x * x",
+    "swish": "silu(x)", "square": "x * x", "leaky_relu": "where(x > 0, x, 0.01 * x)", "elu": "where(x > 0, x, exp(x) - 1)",
+    "clip": "clamp(x, low, high)", "heaviside": "where(x > 0, 1, 0)",
 }  # fmt: skip
 """What to write instead of functions that formulas do not have."""
 

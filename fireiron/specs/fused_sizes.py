@@ -57,7 +57,17 @@ def check_equal_sizes(title: str, definition: FusedDefinition, sizes: Mapping[st
             raise ArgumentError(
                 f"{title}: {name} is indexed by {dim} and by {other}, so both must have the same size",
                 got=f"{dim}={sizes[dim]}, {other}={sizes[other]}", legal=f"{dim}={sizes[dim]}, {other}={sizes[dim]}",
+                hint=swapped_indices(definition, name),
             )  # fmt: skip
+
+
+def swapped_indices(definition: FusedDefinition, name: str) -> str | None:
+    """Return the advice for an operand that a formula indexes by its dimensions in another order; None for other operands."""
+    declared = definition.uses.get(name, ())
+    swapped = any(
+        element.tensor == name and element.dims != declared and sorted(element.dims) == sorted(declared) for element in definition.elements
+    )
+    return f"write {name}[{','.join(declared)}] if the indices are swapped" if swapped else None
 
 
 def usual_type(definition: FusedDefinition, name: str, dtype: DType) -> DType:

@@ -113,6 +113,3 @@ def reduced_dim(spec: Spec) -> str:
     product = None if definition is None else definition.product
     dims = [dim for dim in spec.dims if dim not in spec.tile_dims] if product is None else list(product.formula.over)
     return next((dim for dim in dims if spec.size(dim) != ONE), dims[0])
-
-
-__all__ = ["looped_sum", "reduced_dim", "with_complete_sums"]

@@ -17,7 +17,7 @@ from typing import Final
 import attrs
 
 from fireiron.frozen import frozen
-from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value, elements_of
+from fireiron.specs.formula import Element, Formula, Index, Number, Operation, Value
 from fireiron.values.machine import DType, float64, int64
 
 FIRST: Final = "first_"
@@ -129,9 +129,3 @@ def line_format(step: str, tensor: str, dtype: DType, rank: int, first: Sequence
     number = f"%{wide}d" if dtype == int64 else "%d" if dtype.kind == "int" else "%.17g" if dtype == float64 else "%.9g"
     places = "".join(f"{dim} = %d, " for dim in first)
     return f"{step}: {tensor}{element} {sign} {number} ({places}block %d, thread %d)"
-
-
-__all__ = [
-    "FIRST", "SUFFIX", "Traced", "always_holds", "at_elements", "at_least_zero", "condition_and_value", "conjunction", "conjuncts",
-    "coordinates", "elements_of", "first_of", "line_format", "replaced", "selection",
-]  # fmt: skip

@@ -29,6 +29,7 @@ from fireiron.specs.formula import DECOMPRESSED, REDUCTIONS, Element, Formula, I
 from fireiron.specs.fused import fused, with_definition
 from fireiron.specs.fused_definition import FusedDefinition
 from fireiron.specs.fused_dims import summands_of
+from fireiron.specs.fused_sizes import swapped_indices
 from fireiron.specs.init import Init
 from fireiron.specs.matmul import MatMul
 from fireiron.specs.meaning import computing, neutral, stored
@@ -260,7 +261,7 @@ class _Steps:
                     continue
                 hint = f"use tile({dim}={coordinate.tensor.shape[0]}), and strategies of steps that divide it further"
                 if name in self.spec.operands and self.spec.operands[name].memory.of_grid:
-                    hint = f"declare the operand's dimensions as they are read, or {hint}"
+                    hint = f"{swapped_indices(self.definition, name) or 'declare its dimensions as they are read'}; or {hint}"
                 raise DecompositionError(
                     f"{self.spec.title}: {name} is indexed by {own} and by {other}, and a tile covers only a part",
                     got=f"{coordinate.shape[0]} of {coordinate.tensor.shape[0]} along {dim}",

@@ -166,9 +166,17 @@ class Rewriting:
         return any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
 
     def _take(self, region: Region, answer: _Answer) -> None:
-        """Replace a region by its derived kernel."""
+        """Replace a region by its derived kernel, or leave it if its kernel cannot be compiled."""
         stated, derived = answer.stated, answer.derived
-        self._replace(region, stated, text_of(stated.definition, stated.sizes, derived.chosen.strategy))
+        text = text_of(stated.definition, stated.sizes, derived.chosen.strategy)
+        device = self._device(region.nodes)
+        if device is not None:
+            try:
+                _compile(text, stated, device)
+            except FireironError as error:
+                self.left.append(Left(region.title, _reason(error)))
+                return
+        self._replace(region, stated, text)
         because = derived.reasons[0].choice + (f": {derived.reasons[0].because}" if derived.reasons[0].because else "")
         formulas = "\n".join(str(step.formula) for step in stated.definition.fused_definition.steps)
         self.taken.append(Taken(region.title, formulas, written(derived.strategy), because, derived.us))
@@ -208,21 +216,8 @@ class Rewriting:
 
     def _derived(self, stated: Stated, device: int | None, candidates: int | None = None) -> Derivation:
         """Return the derived strategy of a definition for the strides of its arrays."""
-        import torch
-        from torch._subclasses.fake_tensor import unset_fake_temporarily
-
         text = text_of(stated.definition, stated.sizes, None)
-        of = program_of(text)
-        arrays = []
-        with unset_fake_temporarily():
-            for name in of.inputs:
-                node, shape = stated.arrays[name]
-                like = node.meta["val"]
-                meta = as_bytes(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape))
-                arrays.append(
-                    as_numpy(torch.empty_strided(shape, meta.stride(), dtype=meta.dtype)) if device is None else Described(meta, device)
-                )
-        spec = of.spec(*arrays)
+        spec = program_of(text).spec(*_described(text, stated, device))
         target = self.options.target or target_of(device)
         return Search(Facts(spec, as_architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
 
@@ -268,6 +263,31 @@ class _Answer:
 
     stated: Stated
     derived: Derivation
+
+
+def _compile(text: str, stated: Stated, device: int) -> None:
+    """Compile the kernel that the operator launches, so that the first call does not wait. Raises: `FireironError`."""
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    with unset_fake_temporarily():
+        program_of(text).kernel(*_described(text, stated, device)).ready()
+
+
+def _described(text: str, stated: Stated, device: int | None) -> list[Any]:
+    """Return the inputs of a definition without elements: descriptions for a GPU, or arrays of the simulator."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    arrays: list[Any] = []
+    with unset_fake_temporarily():
+        for name in program_of(text).inputs:
+            node, shape = stated.arrays[name]
+            like = node.meta["val"]
+            meta = as_bytes(torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="meta").view(shape))
+            arrays.append(
+                as_numpy(torch.empty_strided(shape, meta.stride(), dtype=meta.dtype)) if device is None else Described(meta, device)
+            )
+    return arrays
 
 
 def copies_us(results: Iterable[Any], bandwidth: float) -> float:

@@ -49,6 +49,9 @@ LONGEST_TEXT: Final = 200
 LONGEST_ROW: Final = 1 << 17
 """Elements of a row that a block reduces and reads again."""
 
+LARGEST: Final = 1 << 31
+"""Elements that a dimension of several merged ones may not reach."""
+
 WIDEST_PRODUCT: Final = 256
 """Columns of a product whose rows a block reduces."""
 
@@ -122,6 +125,8 @@ class Statement:
         self.sums: dict[Any, str] = {}
         self.reduced: list[Axis] = []
         self.product: tuple[Axes, Axis] | None = None
+        self.merges: dict[tuple[int, int], int] = {}
+        self.added: Axis = ()
         self.uses = Counter(source for node in members for source in sources_of(node))
         for node in members:
             self._state(node)
@@ -485,7 +490,7 @@ class Statement:
         text = value.text
         if count > 1 or not value.read:
             value = self._step(f"t{len(self.targets)}", value.axes, lambda: f"({text()}) / {count}" if count > 1 else text())
-        self.sums[node] = f"y_{node.name}"
+        self.sums[node], self.added = f"y_{node.name}", over
         read = value
         return self._step(f"y_{node.name}", axes, lambda: f"sum({self._over(over)}, {read.text()})", "+=")
 
@@ -548,13 +553,14 @@ class Statement:
         texts = [step() for step in self.steps]
         if diagonal := self._diagonal():
             raise CannotStateError(f"{diagonal} is read along a diagonal")
+        texts = self._with_merged_dims(texts)
         operands, arrays, words, scalars = self._operands({read for text in texts for read in re.findall(r"\{(r\d+)\}", text)})
         results = {f"y{number}": node for number, node in enumerate(node for node in self.members if node in self.outputs)}
         words |= {f"y_{node.name}": result for result, node in results.items()}
         axes_of = dict(self.targets)
         shapes: dict[str, tuple[int, ...]] = {}
         for result, node in results.items():
-            dims = [dim for axis in axes_of[f"y_{node.name}"] for dim in self.dims.resolved(axis)]
+            dims = self._merged(axes_of[f"y_{node.name}"])
             operands[result] = " ".join(map(_dim, dims))
             shapes[result] = tuple(self.dims.sizes[dim] for dim in dims)
         texts = [*(f"{scalar} = sum(one_{scalar}, {scalar}_array[one_{scalar}])" for scalar in scalars), *texts]
@@ -575,12 +581,62 @@ class Statement:
         sums = tuple(result for result, node in results.items() if node in self.sums)
         return Stated(definition, sizes, arrays, results, sums, shapes)
 
+    def _with_merged_dims(self, texts: list[str]) -> list[str]:
+        """Return texts in which adjacent dimensions that always occur together are one: it allows wider vectors, and fuller tiles."""
+        self.merges = {}
+        if self.product is not None:
+            return texts
+        used = {read for text in texts for read in re.findall(r"\{(r\d+)\}", text)}
+        reads = [read for name, read in self.reads if name in used]
+        joined = True
+        while joined:
+            joined = False
+            for first, second in sorted(set(re.findall(r"\bD(\d+)(?=, ?D(\d+)\b)", " ".join(texts)))):
+                pair = int(first), int(second)
+                if not self._is_one(texts, pair) or not all(self._is_dense(read, pair) for read in reads):
+                    continue
+                self.dims.sizes.append(math.prod(self.dims.sizes[dim] for dim in pair))
+                new = self.merges[pair] = len(self.dims.sizes) - 1
+                texts, joined = [re.sub(rf"\bD{first}, ?D{second}\b", _dim(new), text) for text in texts], True
+        return texts
+
+    def _is_one(self, texts: Sequence[str], pair: tuple[int, int]) -> bool:
+        """Whether texts have two dimensions only next to each other, and can index both by an integer of 32 bits."""
+        first, second = map(_dim, pair)
+        patterns = rf"\b{first}, ?{second}\b(?=[],])", rf"\b{first}\b", rf"\b{second}\b"
+        counts = {sum(len(re.findall(pattern, text)) for text in texts) for pattern in patterns}
+        apart = {*pair} & set(self.dims.resolved(self.added))
+        return len(counts) == 1 and not apart and math.prod(self.dims.sizes[dim] for dim in pair) < LARGEST
+
+    def _merged(self, axes: Axes) -> Axis:
+        """Return the dimensions of all axes, after merging."""
+        dims = [dim for axis in axes for dim in self.dims.resolved(axis)]
+        for pair, new in self.merges.items():
+            place = next((place for place in range(len(dims) - 1) if tuple(dims[place : place + 2]) == pair), None)
+            if place is not None:
+                dims[place : place + 2] = [new]
+        return tuple(dims)
+
+    def _is_dense(self, read: Read, pair: tuple[int, int]) -> bool:
+        """Whether an array has none of two dimensions, or both as one of contiguous elements."""
+        steps: dict[int, int] = {}
+        for axis, stride in zip(read.axes, read.node.meta["val"].stride(), strict=True):
+            for dim in reversed(self.dims.resolved(axis)):
+                steps[dim] = stride
+                stride *= self.dims.sizes[dim]
+        for (outer, inner), new in self.merges.items():
+            if outer in steps:
+                steps[new] = steps.pop(inner)
+                del steps[outer]
+        first, second = pair
+        return first not in steps if second not in steps else steps.get(first) == steps[second] * self.dims.sizes[second]
+
     def _operands(self, used: set[str]) -> tuple[dict[str, str], dict[str, tuple[Any, tuple[int, ...]]], dict[str, str], list[str]]:
         """Return the dimensions of the inputs, their nodes and shapes, the name of each read, and the inputs of one element."""
         names: dict[Any, str] = {}
         operands, arrays, words, scalars = {}, {}, {}, []
         for read, array in (pair for pair in self.reads if pair[0] in used):
-            dims = tuple(dim for axis in array.axes for dim in self.dims.resolved(axis))
+            dims = self._merged(array.axes)
             key = array.node, dims
             if key not in names:
                 name = names[key] = f"x{len(names)}"

@@ -181,6 +181,8 @@ class Tuning(Displayed):
         heads = [*names, *columns]
         aligned = ["right"] * len(kept)
         text = tabulate([[row[i] for i in kept] for row in rows], headers=[heads[i] for i in kept], disable_numparse=True, colalign=aligned)
+        if len(self.ranking) > len(shown):
+            text += f"\n{len(self.ranking) - len(shown)} more, slower"
         if self.library_us is not None:
             text += f"\nthe library, measured with the finalists: {_short(self.library_us)} us"
         return text if shown[0].status == "ok" else f"{PREDICTED}\n{text}"

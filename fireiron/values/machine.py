@@ -146,14 +146,23 @@ MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 """Element types of which only matrix instructions multiply two matrices; formulas compute with 8-bit floats in float32."""
 
 
+def _name_of_library_type(value: object) -> object:
+    """The name of an element type of NumPy, PyTorch or JAX, such as `numpy.float32` or `torch.float16`; other values as they are."""
+    name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+    module = type(value).__module__ if not isinstance(value, type) else value.__module__
+    return name if module.split(".")[0] in ("numpy", "torch", "jax", "ml_dtypes") else value
+
+
 def as_dtype(value: object) -> DType:
-    """An element type, given as a value or by name; an `ArgumentError` that lists the names for any other. Truth values are `uint8`."""
+    """An element type, given as a value, by name, or as that of NumPy, PyTorch or JAX; an `ArgumentError` that lists the names for any
+    other. Truth values are `uint8`.
+    """
     if isinstance(value, DType):
         return value
     known = _BY_NAME.get(value) if isinstance(value, str) else None
     if known is not None:
         return known
-    value = "bool" if value is bool else value
+    value = "bool" if value is bool else _name_of_library_type(value)
     for dtype in DTYPES:
         if isinstance(value, str) and value in (dtype.name, *dtype.numpy_aliases):
             return dtype

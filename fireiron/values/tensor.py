@@ -288,6 +288,8 @@ class Tensor:
         )
 
     def __attrs_post_init__(self) -> None:
+        if not isinstance(self.memory, Memory):
+            raise ArgumentError("a tensor is in a memory", got=self.memory, legal="GL, SH, RF, or another Memory")
         if not self.memory.shared_by.is_ordered:
             raise refused_sharer(self.memory.name, self.memory.shared_by, self.name)
 

@@ -34,7 +34,7 @@ from fireiron.check.races.loops import Loops
 from fireiron.check.races.order import HappensBefore, Race, mark
 from fireiron.check.races.segments import SegmentOrder, Segments
 from fireiron.check.races.stage_ownership import ownership_violations
-from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, Trace, Tracer, Traces
+from fireiron.check.races.traces import AccessEvent, Kind, PendingAccesses, StageEvent, Trace, Tracer, Traces
 from fireiron.check.races.warpgroup_agents import WarpgroupOrder
 from fireiron.check.streamed_tiles import persistent_tiles, stores_of_segment, streamed, whole_tiles
 from fireiron.ir import Kernel
@@ -178,7 +178,8 @@ def _reads_past_the_end(traces: Sequence[Traces]) -> Iterator[Finding]:
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         pending = PendingAccesses(lambda mechanism: mechanism.outlives)
         for event in trace:
-            pending.follow(event)
+            if event.__class__ is not StageEvent:
+                pending.follow(event)
         stores.update((id(store.use.statement), store) for store in pending.accesses)
     for store in stores.values():
         statement = store.use.statement
@@ -211,7 +212,7 @@ def _accessed_in_several_steps(traces: Sequence[Traces]) -> list[Space]:
     for agents in traces:
         first: dict[int, int] = {}
         for event in itertools.chain(*_distinct_traces(agents)):
-            if isinstance(event, AccessEvent) and first.setdefault(id(event.footprint.space), event.step) != event.step:
+            if event.__class__ is AccessEvent and first.setdefault(id(event.footprint.space), event.step) != event.step:
                 spaces[id(event.footprint.space)] = event.footprint.space
     return list(spaces.values())
 
@@ -240,7 +241,7 @@ def _pairs(traces: Sequence[Traces]) -> Iterator[tuple[AccessEvent, AccessEvent]
     for trace in itertools.chain(*(_distinct_traces(agents) for agents in traces)):
         step: list[AccessEvent] = []
         for event in trace:
-            if isinstance(event, AccessEvent):
+            if event.__class__ is AccessEvent:
                 step = [*(one for one in step if one.step == event.step), event]
                 yield from ((one, event) for one in step if _must_be_ordered(one, event))
 

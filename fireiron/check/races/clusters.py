@@ -45,7 +45,9 @@ class ClusterBlocks:
         return {_free_name(var): self.cluster.values(rank)[var.name] for var in self.cluster.places}
 
     def ranks(self, peers: tuple[BlockSet, ...], rank: int) -> tuple[int, ...]:
-        """The ranks of the blocks that the block with this rank accesses, its own included, each once."""
+        """The ranks of the blocks that the block with this rank accesses, its own included, each once; none without peers."""
+        if not peers:
+            return ()
         values = self.coordinates(rank)
         return tuple(dict.fromkeys(one for part in peers for one in part.ranks(int(compiled(part.first)(values)))))
 

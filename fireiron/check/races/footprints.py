@@ -19,7 +19,7 @@ from fireiron.check.access_trace import MANY, AccessTrace, Array, Frame, Use, di
 from fireiron.check.blocks import Local
 from fireiron.check.races.extra_roles import issuers
 from fireiron.frozen import frozen
-from fireiron.ir import Access, Buffer, Exec, For
+from fireiron.ir import Access, Buffer, Exec, For, Mechanism
 from fireiron.values.expr import TRUE, ZERO, Expr, conjuncts, constant, less
 from fireiron.values.machine import Block, Level
 from fireiron.values.tensor import Storage
@@ -113,6 +113,16 @@ class Pattern:
     keys: Any = None
     active: Any = None
     element_order: Any = None
+
+    @functools.cached_property
+    def mechanism(self) -> Mechanism:
+        """The completion mechanism."""
+        return self.use.statement.mechanism
+
+    @functools.cached_property
+    def by_engine(self) -> bool:
+        """Whether the access uses the async proxy."""
+        return self.use.statement.instruction.mechanism.by_engine
 
     def element(self, column: int) -> int:
         """The index of the element that a column of the keys belongs to."""

@@ -227,7 +227,7 @@ class HappensBefore:
         start, trace, rules = agent.position, agent.trace, self.rules
         while agent.position < len(trace):
             event = trace[agent.position]
-            if not rules[type(event)](self, agent, event):
+            if not rules[event.__class__](self, agent, event):
                 break
             agent.position += 1
         return agent.position > start
@@ -553,7 +553,7 @@ def _numbered(traces: Sequence[Sequence[Any]]) -> Mapping[str, Mapping[int, int]
     skipped, so fill indices have gaps. The followed fills are those that a producer fills, and those of an order that are released. Any
     other index keeps its distance to the nearest of these.
     """
-    stage_events = [event for event in _events(traces) if isinstance(event, StageEvent)]
+    stage_events = [event for event in _events(traces) if event.__class__ is StageEvent]
     if not any(event.ring.is_order and not event.ring.each for event in stage_events):
         stage_events = [event for event in stage_events if event.ring.is_order]
     filled: dict[str, set[int]] = {}

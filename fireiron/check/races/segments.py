@@ -110,21 +110,26 @@ class Segments:
     def _joined(self, trace: Trace) -> Sequence[Any] | None:
         """A trace of segments; None if a warp writes a grain twice in one segment."""
         events: list[Any] = []
-        for are_accesses, part in itertools.groupby(trace, lambda event: isinstance(event, AccessEvent)):
-            if not are_accesses:
-                events += part
+        accesses: list[AccessEvent] = []
+        for event in (*trace, None):  # None ends the last segment
+            if event.__class__ is AccessEvent:
+                accesses.append(event)
                 continue
-            segments = self._operations(part)
-            if segments is None:
-                return None
-            events += segments
-        return events
+            if accesses:
+                segments = self._operations(accesses)
+                if segments is None:
+                    return None
+                events += segments
+                accesses = []
+            events.append(event)
+        return events[:-1]
 
     def _operations(self, accesses: Iterable[Any]) -> list[Segment] | None:
         groups: dict[tuple[Any, ...], list[AccessEvent]] = {}
         for access in accesses:
-            if id(access.footprint.space) in self.spaces and access.footprint.pattern.span[1]:
-                key = (id(access.footprint.space), access.kind, access.in_flight, access.by_engine, access.mechanism, _fill_of(access))
+            space, pattern = id(access.footprint.space), access.footprint.pattern
+            if space in self.spaces and pattern.span[1]:
+                key = (space, access.kind, access.in_flight, pattern.by_engine, pattern.mechanism, access.fill)
                 groups.setdefault(key, []).append(access)
         segments = []
         for accesses in groups.values():
@@ -163,10 +168,6 @@ def _one_step(accesses: Sequence[AccessEvent]) -> int:
     """The step if all accesses belong to one statement execution, whose threads need no mutual order; else `SEVERAL`."""
     step = accesses[0].step
     return step if all(access.step == step for access in accesses) else SEVERAL
-
-
-def _fill_of(access: AccessEvent) -> tuple[str, int, tuple[int, ...]] | None:
-    return None if access.fill is None else (access.fill.ring.name, access.fill.number, access.fill.ranks)
 
 
 def _space(entry: tuple[Space, Area]) -> int:

@@ -71,15 +71,17 @@ class StageOwner:
     def findings(self) -> Iterator[Finding]:
         """All violations of the agent."""
         for event in self.trace:
-            self.reads_in_flight.follow(event)
-            self._follow_fences(event)
             if isinstance(event, StageEvent):
                 if event.arrivals is None:
                     self._acquire(event)
                 else:
                     yield from self._release(event, event.arrivals)
-            elif isinstance(event, AccessEvent) and event.use.access.buffer in self.ring_of:
-                yield from self._access(event)
+                continue
+            self.reads_in_flight.follow(event)
+            self._follow_fences(event)
+            if isinstance(event, AccessEvent):
+                if event.use.access.buffer in self.ring_of:
+                    yield from self._access(event)
             elif isinstance(event, (Barrier, ClusterBarrier)):
                 self.read_by_lanes.clear()
         for (ring, stage), state in self.owned:

@@ -87,17 +87,17 @@ class AccessEvent:
     @property
     def use(self) -> Use:
         """The access."""
-        return self.footprint.use
+        return self.footprint.pattern.use
 
-    @functools.cached_property
+    @property
     def mechanism(self) -> Mechanism:
         """The completion mechanism."""
-        return self.use.statement.mechanism
+        return self.footprint.pattern.mechanism
 
-    @functools.cached_property
+    @property
     def by_engine(self) -> bool:
         """Whether the access uses the async proxy."""
-        return self.use.statement.instruction.mechanism.by_engine
+        return self.footprint.pattern.by_engine
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -219,11 +219,9 @@ class PendingAccesses:
 
     def follow(self, event: Event) -> None:
         """Advance past an event."""
-        if type(event) is StageEvent:
-            return
         if isinstance(event, AccessEvent):
-            if event.in_flight and self.includes(event.mechanism):
-                self.issued[event.mechanism].append(event)
+            if event.in_flight and self.includes(mechanism := event.mechanism):
+                self.issued[mechanism].append(event)
         elif isinstance(event, Commit) and self.includes(event.mechanism):
             self.groups[event.mechanism].append(self.issued.pop(event.mechanism, []))
         elif isinstance(event, Wait) and self.includes(event.mechanism):
@@ -318,7 +316,7 @@ class Tracer:
     def _acquire_or_release(self, statement: Acquire | Release, state: TraceState) -> None:
         ring = self.rings[statement.ring]
         first_threads = range(0, self.access_trace.kernel.workers, WARP) if ring.each else (0,)
-        numbers = tuple(self._fill_index(statement.fill_index, state, thread) for thread in first_threads)
+        numbers = tuple([self._fill_index(statement.fill_index, state, thread) for thread in first_threads])
         arrivals = self._arrivals(statement, state) if isinstance(statement, Release) else None
         if arrivals is None or any(arrivals):
             ranks = self.blocks.ranks(statement.to, state.rank) if isinstance(statement, Release) else ()
@@ -441,7 +439,7 @@ class Tracer:
         for site in self.sites.get(_key(statement, state.loops), ()):
             if not site.space.shared and state.rank:  # another check compares blocks in global memory
                 continue
-            if all(self._decided(guard, state) is not False for guard in site.scalar):
+            if not site.scalar or all(self._decided(guard, state) is not False for guard in site.scalar):
                 if statement.ring and statement.mechanism.counted and site.kind is Kind.WRITE:
                     self._load(statement, site, state)
                 else:

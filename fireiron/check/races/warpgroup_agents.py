@@ -68,6 +68,7 @@ class WarpgroupOrder(SegmentOrder):
         self.warpgroups = list(self._warpgroups(traces))
         self.agents = [*self.warpgroups]
         self.accessed_atoms: dict[tuple[int, int], AccessedAtoms] = {}
+        self.counted_arrivals: dict[tuple[Sequence[int], int], tuple[int, bool, bool]] = {}
         self.warp_count = Counter(itertools.chain.from_iterable(self._atoms_of_warps()))
 
     def run_all(self) -> bool:
@@ -88,7 +89,7 @@ class WarpgroupOrder(SegmentOrder):
     def _atoms_of_warps(self) -> Iterator[set[int]]:
         """The atoms that each warp accesses."""
         for agent in self.warpgroups:
-            areas = {id(one.footprint): one.footprint for one in agent.trace if isinstance(one, Segment) and one.footprint.atoms}
+            areas = {id(one.footprint): one.footprint for one in agent.trace if one.__class__ is Segment and one.footprint.atoms}
             for warp in agent.members:
                 yield set(itertools.chain.from_iterable(area.atoms[warp] for area in areas.values()))
 
@@ -144,10 +145,15 @@ class WarpgroupOrder(SegmentOrder):
 
     def _arrival_knowledge(self, agent: Agent, arrivals: Sequence[int], by: Mechanism | None) -> tuple[int, int]:
         assert isinstance(agent, WarpgroupAgent)
-        counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
-        if by is not None and not any(count % WARP for count in counts):
-            return sum(counts), self._known_after_deferred(agent, by)
-        return sum(counts), agent.seen if all(counts) else agent.known_to_all
+        counted = self.counted_arrivals.get((arrivals, agent.number))
+        if counted is None:
+            counts = [arrivals[warp] if warp < len(arrivals) else 0 for warp in agent.members]
+            counted = sum(counts), all(counts), not any(count % WARP for count in counts)
+            self.counted_arrivals[arrivals, agent.number] = counted
+        total, of_all_warps, of_all_lanes = counted
+        if by is not None and of_all_lanes:
+            return total, self._known_after_deferred(agent, by)
+        return total, agent.seen if of_all_warps else agent.known_to_all
 
     def _fence(self, agent: Agent, event: Fence) -> bool:
         assert isinstance(agent, WarpgroupAgent)
@@ -157,9 +163,8 @@ class WarpgroupOrder(SegmentOrder):
 
     def _arrive(self, agent: Agent, event: StageEvent, mbarrier: MbarrierState) -> None:
         # If some warps of the agent completed a phase, a wait for the phase would also provide what the other warps know.
-        if self._arrival_knowledge(agent, event.arrivals or (), event.by)[0] > min(
-            self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)
-        ):
+        total = self._arrival_knowledge(agent, event.arrivals or (), event.by)[0]
+        if total > min([self._pending_arrivals(event, rank) for rank in event.ranks or (agent.rank,)]):
             raise Unordered
         super()._arrive(agent, event, mbarrier)
 

@@ -24,7 +24,7 @@ def dumps(value: Strategy | Spec, *, classes: Iterable[type[Any]] = ()) -> str:
     value = as_spec(value)
     if not isinstance(value, (Strategy, Spec)):
         raise ArgumentError("dumps: the argument is neither a strategy nor a spec", got=value)
-    classes = tuple(classes)
+    classes = _all_of(classes, "classes")
     store = _store(classes)
     kind = "strategy" if isinstance(value, Strategy) else "spec"
     try:
@@ -45,8 +45,16 @@ def loads(text: str, *, classes: Iterable[type[Any]] = (), programs: Iterable[An
 
     Args: classes: as for `dumps`. programs: the programs of tasks that occur in it, except for those of the strategy library.
     """
-    strategy: Strategy = _store(tuple(classes), tuple(programs)).read(text, "strategy")
+    strategy: Strategy = _store(_all_of(classes, "classes"), _all_of(programs, "programs")).read(text, "strategy")
     return strategy
+
+
+def _all_of(values: Iterable[Any], name: str) -> tuple[Any, ...]:
+    """Return the elements of the argument of this name."""
+    try:
+        return tuple(values)
+    except TypeError:
+        raise ArgumentError(f"{name}: not a list", got=values, legal=f"{name}=[...]") from None
 
 
 def _store(classes: tuple[type[Any], ...], programs: tuple[Any, ...] = ()) -> Store:
@@ -67,7 +75,7 @@ def programs_in(value: Strategy | Spec) -> tuple[Any, ...]:
 
 def loads_spec(text: str, *, classes: Iterable[type[Any]] = ()) -> Spec:
     """Return the spec of a text made by `dumps`. Raises: `StoreError` with the position of an error."""
-    spec: Spec = _store(tuple(classes)).read(text, "spec")
+    spec: Spec = _store(_all_of(classes, "classes")).read(text, "spec")
     return spec
 
 

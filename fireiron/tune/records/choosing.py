@@ -51,6 +51,9 @@ def any_program(program: Program) -> bool:
 Prove = Callable[["Program"], None]
 """Computes the final, checked IR of a program; raises the errors of `Program.ir`."""
 
+Bind = Callable[[Strategy], Strategy]
+"""Binds a strategy to a spec."""
+
 
 def prove_only(program: Program) -> None:
     """Check a program, without a concurrent compilation."""
@@ -81,7 +84,7 @@ class Question:
     """A spec on an architecture, a preferred GPU, a user's strategies, and further conditions on programs.
 
     `lowered` is the spec for which strategies are lowered, if the arrays of the same problem are stored differently. `prove` checks the
-    program that is chosen.
+    program that is chosen. `bind` binds a strategy to a spec with further work, which is then lowered instead.
     """
 
     spec: Spec
@@ -91,6 +94,11 @@ class Question:
     accept: Accept = any_program
     lowered: Spec | None = None
     prove: Prove = prove_only
+    bind: Bind | None = None
+
+    def bound(self, strategy: Strategy) -> Strategy:
+        """Return a strategy bound to the spec to lower."""
+        return strategy(self.lowered or self.spec) if self.bind is None else self.bind(strategy)
 
     @property
     def described(self) -> dict[str, Any]:
@@ -117,7 +125,7 @@ class Question:
                 bound = bound.with_(**left)
             elif not left and not first:
                 return None
-            program = bound(self.lowered or self.spec).program(self.target)
+            program = self.bound(bound).program(self.target)
             _ = program.sequential
         except FireironError:
             return None

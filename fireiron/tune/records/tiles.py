@@ -388,7 +388,7 @@ def by_tiles(records: Sequence[Record], question: Question, below: float = math.
             continue
         try:
             lowered = question.lowered or question.spec
-            program = default_strategy(candidate.name, candidate.values, lowered)(lowered).program(question.target)
+            program = question.bound(default_strategy(candidate.name, candidate.values, lowered)).program(question.target)
             if not question.accept(program):
                 continue
             question.prove(program)

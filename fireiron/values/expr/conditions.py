@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fireiron.errors import ArgumentError, shown
 from fireiron.values.expr.arithmetic import subtract
-from fireiron.values.expr.nodes import FALSE, TRUE, All, AnyOf, Atoms, Equal, Expr, Less, Min, as_expr
+from fireiron.values.expr.nodes import FALSE, TRUE, All, AnyOf, Atoms, Const, Equal, Expr, Less, Min, as_expr
 from fireiron.values.expr.normal import in_order, polynomial, terms_of
 from fireiron.values.expr.ranges import product_range
 
@@ -74,9 +74,11 @@ def all_of(conditions: Iterable[Expr]) -> Expr:
     """The conjunction; true if there are no conditions. Equal conditions occur once, in order of first appearance."""
     flat: dict[Expr, None] = {}
     for part in _parts(conditions, All):
-        if part == FALSE:
+        if part.__class__ is not Const:  # most parts; a comparison of other classes would take two calls
+            flat[part] = None
+        elif part == FALSE:
             return FALSE
-        if part != TRUE:
+        elif part != TRUE:
             flat[part] = None
     parts = tuple(flat)
     return TRUE if not parts else parts[0] if len(parts) == 1 else All(parts)
@@ -96,6 +98,6 @@ def any_of(conditions: Iterable[Expr]) -> Expr:
 
 def conjuncts(condition: Expr) -> Atoms:
     """The parts of a conjunction; none for true."""
-    if condition == TRUE:
+    if condition.__class__ is Const and condition == TRUE:
         return ()
     return condition.conditions if isinstance(condition, All) else (condition,)

@@ -22,7 +22,7 @@ _TEXT = re.compile(
     \s* (.*)""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
-UNITS = ("thread", "block")
+UNITS = ("thread", "block", "gpu")
 ALL = "_"
 
 

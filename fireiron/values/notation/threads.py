@@ -8,10 +8,13 @@ from collections.abc import Sequence
 from fireiron.errors import LayoutError
 from fireiron.values.expr import Expr, as_expr
 from fireiron.values.layout import Layout, composition, logical_divide, make_layout, reading, sum_of_digits
-from fireiron.values.machine import LEVELS, Level
+from fireiron.values.machine import GPU, LEVELS, Level, Node
 from fireiron.values.notation.shapes import ALL, UNITS, Parts, listed, omittable, parts_of, read_shapes, shape_text, sizes_of, strides_of
 from fireiron.values.notation.words import Symbols
 from fireiron.values.units import THREAD
+
+GPUS = "gpu"
+"""The unit of a node."""
 
 
 def parse_threads(text: str) -> tuple[Layout, ...]:
@@ -55,6 +58,8 @@ def _units(text: str) -> Parts:
 def parse_level(text: str, symbols: Symbols | None = None) -> Level:
     """The level whose unit a text describes: `[32].thread` is a warp, `[_].thread` a block, `[_].block` all blocks of the kernel.
 
+    `#node:[2].gpu` is a node with two GPUs, and `#gpu:[1].gpu` one of them.
+
     A name that is not a number is a level's label, and must match. Levels in `symbols` come before Fireiron's own.
 
     >>> parse_level("#warp:[32].thread"), parse_level("#4:[(4,2):(1,16)].thread"), parse_level("[].thread"), parse_level("[1].block")
@@ -62,7 +67,10 @@ def parse_level(text: str, symbols: Symbols | None = None) -> Level:
 
     Source: Graphene section 4 and Table 2.
     """
-    parts, known = _units(text), (*(level for level in (symbols or {}).values() if isinstance(level, Level)), *LEVELS)
+    parts = _units(text)
+    if parts.element == GPUS:
+        return _level_of_gpus(text, parts)
+    known = (*(level for level in (symbols or {}).values() if isinstance(level, Level)), *LEVELS)
     fitting = [level for level in known if _fits(level, parts)]
     named = [level for level in fitting if level.label == parts.name]
     if not named and parts.name and not parts.name.isdecimal():
@@ -70,6 +78,17 @@ def parse_level(text: str, symbols: Symbols | None = None) -> Level:
     if not fitting:
         raise LayoutError(f"no level has the units of {text!r}", legal=[level_text(one) for one in known])
     return (named or fitting)[0]
+
+
+def _level_of_gpus(text: str, parts: Parts) -> Level:
+    """The level of a number of GPUs: a node, or one GPU."""
+    known = [sizes.strip() for sizes, _ in parts.shapes] != [ALL]
+    count = math.prod(shape.size() for shape in read_shapes(parts.shapes, {})) if known else 1
+    if known and count == 1 and parts.name == GPU.label:
+        return GPU
+    if parts.name and not parts.name.isdecimal() and parts.name != Node.label:
+        raise LayoutError(f"{text!r} is not a level", legal=[level_text(Node(2)), level_text(GPU)])
+    return Node(count) if known else Node
 
 
 def _fits(level: Level, parts: Parts) -> bool:
@@ -90,6 +109,8 @@ def level_text(level: Level) -> str:
     >>> print(level_text(Warp), level_text(QuadPair))
     #warp:[32].thread #quadpair:[4,2]:[1,16].thread
     """
+    if level == GPU or level.consists_of == GPU:
+        return f"#{level.label}:[{1 if level == GPU else level.units or ALL}].{GPUS}"
     if level.layout is None:
         return f"#{level.label}:[_].{'block' if level.parent is None else 'thread'}"
     strides = "" if omittable(level.layout) else f":[{listed(strides_of(level.layout))}]"
