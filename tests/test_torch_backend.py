@@ -204,9 +204,8 @@ def test_copies_into_concatenations_count(concatenated, monkeypatch):
     for node, value in zip(nodes, (x, zeros, sums), strict=True):
         node.meta["val"] = value
     graph.output(graph.call_function(torch.ops.aten.cat.default, ([nodes[1], nodes[2]], 1)) if concatenated else nodes[2])
-    chosen = SimpleNamespace(sketch=SimpleNamespace(last_resort=""))
-    predicted = SimpleNamespace(us=184.0, spec=None, target=as_architecture("sm_90a"), chosen=chosen)
-    monkeypatch.setattr(Rewriting, "_derived", lambda *given: predicted)
+    predicted = SimpleNamespace(us=184.0, spec=None, target=as_architecture("sm_90a"))
+    monkeypatch.setattr(Rewriting, "_derived", lambda *given, **options: predicted)
     rewriting = Rewriting(torch.fx.GraphModule({}, graph), torch_backend.Options(simulate=True))
     (region,) = Regions(graph)
     assert (rewriting._answered(region) is None) == concatenated
@@ -268,6 +267,25 @@ def test_adjacent_dimensions_become_one(name):
     difference, report = compared(function, *given)
     assert difference < 0.01
     assert formula in report.explain(), report.explain()
+
+
+IMAGES = torch.nn.Conv2d(4, 8, 3, bias=True), torch.nn.Conv2d(8, 8, 3, bias=False), torch.nn.Conv3d(2, 4, 3)
+CONVOLUTIONS = {
+    "with the channels last": (lambda x: torch.relu(IMAGES[0](x)), "x0[m,k,n] + x1[n]", 1),
+    "not of volumes": (lambda x: torch.relu(IMAGES[2](x.view(2, 2, 3, 4, 10))), "x0[m,n,k] + x1[n]", 1),
+    "not before another one": (lambda x: IMAGES[1](torch.relu(IMAGES[0](x))), "for which Inductor stores it with the channels last", 0),
+    "before a pool": (lambda x: functional.avg_pool2d(torch.tanh(IMAGES[0](x)), 2) + 1, "add: Inductor computes it in the kernel", 1),
+}
+"""Functions with convolutions, a part of the report, and the number of kernels."""
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_kernels_read_convolutions_as_inductor_stores_them(name):
+    function, text, kernels = CONVOLUTIONS[name]
+    difference, report = compared(function, torch.randn(2, 4, 6, 10, generator=torch.Generator().manual_seed(1)))
+    assert difference < 1e-5
+    assert text in report.explain(), report.explain()
+    assert len(report.taken) == kernels
 
 
 def test_dimensions_are_split_by_views_and_joined_by_operations():

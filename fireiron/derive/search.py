@@ -32,6 +32,9 @@ CANDIDATES: Final = 64
 FIRST: Final = 24
 """Number of values of a sketch that are lowered until one is legal."""
 
+LAST_RESORT: Final = "a last resort"
+"""The reason against a sketch that is not wanted although it would be legal."""
+
 SAME: Final = 0.0005
 """Predictions whose relative difference is smaller are printed as the same time."""
 
@@ -72,6 +75,7 @@ class Search:
         prefix: the steps that the strategy starts with; their numbers are given.
         candidates, seconds: the limits.
         screen: whether NVRTC must compile the answer.
+        resorts: whether sketches of last resort are lowered; their code may be long.
     """
 
     facts: Facts
@@ -83,6 +87,7 @@ class Search:
     seconds: float = 60.0
     progress: Progress = _silent
     screen: bool = False
+    resorts: bool = True
     refusals: dict[str, str] = attrs.field(factory=dict, init=False)
     _examined: dict[object, Candidate] = attrs.field(factory=dict, init=False)
     _preferred: list[Candidate] = attrs.field(factory=list, init=False)
@@ -121,7 +126,10 @@ class Search:
             if reason:
                 self.refusals[rule.name] = reason
             elif (sketch := self._completed(rule.sketch(self.facts).fixed(self.fixed))) is not None:
-                yield sketch
+                if sketch.last_resort and not self.resorts:
+                    self.refusals[rule.name] = f"{LAST_RESORT}: {sketch.because}"
+                else:
+                    yield sketch
 
     def _completed(self, sketch: Sketch) -> Sketch | None:
         """Return a sketch with the usual tricks; None, with a reason, if it lacks a fixed value."""

@@ -171,6 +171,9 @@ VIEWS: Final = (
 """Operations that return the elements of their operand at other indices."""
 
 
+LAYOUT: Final = "inductor_force_stride_order"
+"""The operation that gives a tensor a layout."""
+
 FLOATS: Final = ("torch.float16", "torch.bfloat16", "torch.float32")
 """Element types of values."""
 
@@ -192,6 +195,8 @@ def is_inlined(node: Any) -> bool:
         return False  # the bits of the elements as another type
     if name == "as_strided":
         return _is_packed(node)
+    if name == "permute" and name_of(node.args[0]) == LAYOUT:
+        return False  # the dimensions of a convolution's result in the order in which it is stored
     if name in (*FUNCTIONS, *CONDITIONS):
         return not is_float(node)
     return name in (*VIEWS, "full", "scalar_tensor", "iota")

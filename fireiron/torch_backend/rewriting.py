@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator as python_operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -13,15 +14,16 @@ from fireiron.cost.functions import delay_us, instructions, instructions_us
 from fireiron.derive.default import FEW
 from fireiron.derive.derivation import Derivation, written
 from fireiron.derive.facts import Facts
+from fireiron.derive.rule import Rule, Skeleton
 from fireiron.derive.rules import RULES
-from fireiron.derive.search import Search
+from fireiron.derive.search import LAST_RESORT, NoStrategyError, Search
 from fireiron.errors import FireironError
 from fireiron.front.place import target_of
 from fireiron.front.traced import Described
-from fireiron.torch_backend import attention
+from fireiron.torch_backend import attention, convolutions
 from fireiron.torch_backend.attention import NAMES as ATTENTION
 from fireiron.torch_backend.dims import CannotStateError
-from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, name_of, sources_of, type_of, users_of
+from fireiron.torch_backend.operations import COPIES, FUNCTIONS, PRODUCTS, REDUCTIONS, SCANS, name_of, sources_of, type_of, users_of
 from fireiron.torch_backend.operator import as_bytes, as_numpy, operator, program_of, text_of
 from fireiron.torch_backend.regions import Region, Regions, is_item, outputs_of
 from fireiron.torch_backend.report import Left, Report, Taken
@@ -36,16 +38,32 @@ FUSIBLE: Final = frozenset((*FUNCTIONS, *REDUCTIONS, "var_mean", "cat", "gather"
 """Operations into whose kernels Inductor fuses functions of elements."""
 
 
+POOLS: Final = frozenset(("avg_pool2d", "avg_pool3d", "_low_memory_max_pool_with_offsets"))
+"""Operations into whose kernels Inductor fuses functions of their results."""
+
+
 SLOWER: Final = 1.6
 """Least ratio of a predicted time to that of Inductor's kernel at which a region is left. Inductor's kernels mostly reach the bandwidth or
 the rate of instructions. The model predicts up to 1.54 times the time of rows (2026-11-30, H200), so a lower ratio would leave faster
 kernels."""
+
+SLOWER_SCAN: Final = 2.2
+"""The same for scans, which Inductor computes at 0.4 to 0.8 of the bandwidth: scans predicted at 1.95 took 1.0 (2026-12-01, H200)."""
+
+SINGLE: Final = 2
+"""Most times of the prediction that a kernel takes which loads elements of 16 bits one by one: 1.4 to 3.1 (2026-12-01, H200, odd rows)."""
+
+LIBRARY: Final = 0.95
+"""Time of the library's product relative to the prediction of the derived one: 180 and 190 us (2026-12-01, H200, 1024 x 8192 x 8192)."""
 
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
 
 LANES: Final = 128
 """Threads of a warpgroup, which share a tile of `wm` x `wn` results."""
+
+TURNING: Final = tuple(rule for rule in RULES if not isinstance(rule, Skeleton) or rule.name == "transposed")
+"""Rules for results in another order than an operand. Other skeletons would store elements apart, which the cost model does not count."""
 
 FEWEST: Final = 3
 """Candidates of the derivation of a product without its epilogue."""
@@ -74,13 +92,19 @@ class Rewriting:
         self.module, self.graph, self.options, self.role = module, module.graph, options, role
         self.taken: list[Taken] = []
         self.left: list[Left] = []
+        self.images: set[Any] = set()  # results of convolutions that Inductor stores with the channels last
         self.computed: dict[Any, Any] = {}  # the result of a call, by the node that it replaces: later regions read it
 
     def run(self) -> Report:
         """Replace the regions, and return what was taken and what was left."""
+        layouts = convolutions.prepared(self.module, self.role == "inference") if self._on_device() else []
+        self.images = {layout.packed for layout in layouts}
         regions = Regions(self.graph)
+        known = {node for layout in layouts for node in (layout.forced, layout.packed)}
         self.left += [
-            Left(name_of(node) or str(node.target), reason) for node, reason in regions.refused.items() if name_of(node) not in ATTENTION
+            Left(name_of(node) or str(node.target), reason)
+            for node, reason in regions.refused.items()
+            if name_of(node) not in ATTENTION and node not in known
         ]
         answers = {region: answer for region in regions if (answer := self._answered(region)) is not None}
         for region in self._fused_by_inductor(answers):
@@ -90,12 +114,18 @@ class Rewriting:
             self._take(region, answer)
         for node in [node for node in self.graph.nodes if name_of(node) in ATTENTION]:
             self._attend(node)
-        if self.taken:
+        convolutions.restore(self.graph, layouts)
+        if self.taken or layouts:
             in_order(self.graph)
             self.graph.eliminate_dead_code()
             self.graph.lint()
             self.module.recompile()
         return Report(self.role, tuple(self.taken), tuple(self.left))
+
+    def _on_device(self) -> bool:
+        """Whether results of convolutions are on a device of which regions are taken."""
+        nodes = [node for node in self.graph.nodes if name_of(node) == "convolution"]
+        return bool(nodes) and all(node.meta["val"].device.type == "cuda" or self.options.simulate for node in nodes)
 
     # ------------------------------------------------------------------------------------------ one region
 
@@ -107,9 +137,7 @@ class Rewriting:
             stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
             if not stated.arrays:
                 raise CannotStateError("no operand is an array")
-            answer = self._derived(stated, device)
-            if answer.chosen.sketch.last_resort:
-                raise CannotStateError(f"no rule but `{answer.chosen.skeleton}` applies: {answer.chosen.sketch.because}")
+            answer = self._derived(stated, device, rules=TURNING if self._turns(stated) else RULES)
             self._check_time(region, stated, answer, device)
         except (CannotStateError, FireironError) as error:
             self.left.append(Left(region.title, _reason(error)))
@@ -126,7 +154,12 @@ class Rewriting:
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             least = CONSTANTS.launch_us + max(moved, instructions_us(count, gpu))
-            if answer.us + copied > SLOWER * least + SHORT:
+            slower = SLOWER_SCAN if any(name_of(node) in SCANS for node in region.nodes) else SLOWER
+            if SINGLE * answer.us + copied > slower * least + SHORT and _loads_singles(stated, answer):
+                raise CannotStateError(
+                    f"{answer.us:.3g} us predicted, but it loads single elements of 16 bits, so it may take {SINGLE} times as long"
+                )
+            if answer.us + copied > slower * least + SHORT:
                 copies = f" and {copied:.3g} us for copies of its results" if copied else ""
                 raise CannotStateError(f"{answer.us:.3g} us predicted{copies}, but its bytes and functions take {least:.3g} us")
             return
@@ -137,7 +170,7 @@ class Rewriting:
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
         operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
         after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
-        apart = plain.us + CONSTANTS.launch_us + after
+        apart = LIBRARY * plain.us + CONSTANTS.launch_us + after
         if together > apart:
             raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and a kernel after it")
 
@@ -162,8 +195,10 @@ class Rewriting:
         own = set(region.nodes)
         sources = [source for node in region.nodes for source in sources_of(node) if source not in own]
         readers = [user for node in region.nodes for user in users_of(node) if user not in own]
-        near = [node for node in (*sources, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
-        return any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
+        origins = [source.args[0] if is_item(source) else source for source in sources]
+        near = [node for node in (*origins, *readers) if node.op == "call_function" and node not in members and not is_item(node)]
+        pooled = any(name_of(origin) in POOLS for origin in origins)
+        return pooled or any(name_of(node) in FUSIBLE for node in near) or any(source in sums for source in sources)
 
     def _take(self, region: Region, answer: _Answer) -> None:
         """Replace a region by its derived kernel, or leave it if its kernel cannot be compiled."""
@@ -206,6 +241,8 @@ class Rewriting:
         names = [name_of(node) for node in region.nodes]
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
+        if self.images and any(name_of(user) == "convolution" for node in region.nodes for user in users_of(node)):
+            raise CannotStateError("a convolution reads it, for which Inductor stores it with the channels last")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
@@ -214,12 +251,18 @@ class Rewriting:
         if type_of(products[0]) == "torch.float32" and not self.options.float32_products:
             raise CannotStateError("a float32 product, for which cuBLAS is faster; the option float32_products=True takes it")
 
-    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None) -> Derivation:
+    def _turns(self, stated: Stated) -> bool:
+        """Whether results have the elements of images with the channels last, in another order."""
+        images = [node for node, _ in stated.arrays.values() if node in self.images]
+        largest = max((node.meta["val"].numel() for node in images), default=math.inf)
+        return any(result.meta["val"].numel() >= largest for result in stated.results.values())
+
+    def _derived(self, stated: Stated, device: int | None, candidates: int | None = None, rules: tuple[Rule, ...] = RULES) -> Derivation:
         """Return the derived strategy of a definition for the strides of its arrays."""
         text = text_of(stated.definition, stated.sizes, None)
         spec = program_of(text).spec(*_described(text, stated, device))
         target = self.options.target or target_of(device)
-        return Search(Facts(spec, as_architecture(target)), RULES, candidates=candidates or self.options.candidates).run()
+        return Search(Facts(spec, as_architecture(target)), rules, candidates=candidates or self.options.candidates, resorts=False).run()
 
     def _replace(self, region: Region, stated: Stated, text: str) -> None:
         """Replace the outputs of a region by the results of one call."""
@@ -301,6 +344,14 @@ def copies_us(results: Iterable[Any], bandwidth: float) -> float:
     return sum(CONSTANTS.launch_us + 2 * _bytes(node) / bandwidth for node in copied)
 
 
+def _loads_singles(stated: Stated, answer: Derivation) -> bool:
+    """Whether a kernel loads large arrays of 16-bit elements one by one, because their rows are odd."""
+    if answer.chosen.values.get("vector") != 1:
+        return False
+    largest = max((node.meta["val"] for node, _ in stated.arrays.values()), key=lambda value: value.numel())
+    return bool(largest.element_size() == 2)
+
+
 def _bytes(node: Any) -> int:
     """Return the bytes of a node's tensor."""
     value = node.meta["val"]
@@ -308,6 +359,9 @@ def _bytes(node: Any) -> int:
 
 
 def _reason(error: Exception) -> str:
+    for name, reason in (error.refusals if isinstance(error, NoStrategyError) else {}).items():
+        if reason.startswith(LAST_RESORT):
+            return f"no rule but `{name}` applies: {reason.removeprefix(LAST_RESORT + ': ')}"
     return error.headline if isinstance(error, FireironError) else str(error)
 
 
