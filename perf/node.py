@@ -1,6 +1,6 @@
 """Products over the GPUs of a node, compared with cuBLAS and NCCL: torchrun --nproc-per-node 2 perf/node.py OUT [gather:4096x3584x8192 ...]
 
-Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants alternate, L2 warm. Results are compared with those of
+Times are medians of CUDA graph replays with 8 calls, the slower GPU counts, variants alternate in orders that rotate, L2 warm. Results are compared with those of
 cuBLAS and NCCL first. Multicast is off. `python perf/node.py compile [CASE ...]` compiles all variants with all cores, for later runs.
 
 A case is an exchange, M x N x K of one GPU, and `:bf16` for bfloat16. `+` after the exchange adds candidates with several launches, and variants. Rivals besides
@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -272,6 +272,13 @@ def graph_of(function: Callable[[], Any], calls: int = CALLS) -> Any:
     return graph
 
 
+def rotated(names: Iterable[str], turn: int) -> list[str]:
+    """Return names in another order in each turn: what follows idle SMs has higher clocks."""
+    every = list(names)
+    first = turn * (len(every) // TURNS + 1) % len(every)
+    return every[first:] + every[:first]
+
+
 def microseconds(graph: Any, calls: int = CALLS) -> float:
     torch.cuda.synchronize()
     distributed.barrier()
@@ -319,9 +326,9 @@ def measured(case: Case) -> dict[str, Any]:
         row["us of the host"][name] = round((time.perf_counter() - started) / 10 * 1e6, 1)
     graphs = {name: graph_of(function) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(TURNS):
-        for name, graph in graphs.items():
-            times[name].append(microseconds(graph))
+    for turn in range(TURNS):
+        for name in rotated(graphs, turn):
+            times[name].append(microseconds(graphs[name]))
     row["us"] = {name: round(statistics.median(values), 1) for name, values in times.items()}
     return row
 

@@ -44,7 +44,15 @@ WIDE = ((3072, 4096), (14336, 4096), (5120, 8192), (28672, 8192))
 NARROW = ((4096, 2048), (4096, 7168), (8192, 4096), (8192, 14336))
 """Columns and K of a GPU, of layers that add: the projection of attention, and the second matrix of the MLP."""
 
+OTHERS = (
+    *(("all_gather", tokens, 3584, 8192) for tokens in (1024, 2048, 4096, 8192, 16384)), ("all_gather", 2048, 4096, 4096),
+    *(("all_gather", tokens, 14336, 8192) for tokens in (1024, 4096, 8192)),
+    *(("reduce_scatter", tokens, 8192, 3584) for tokens in (1024, 4096, 8192)), ("reduce_scatter", 8192, 8192, 14336),
+)  # fmt: skip
+"""A 70B model on eight GPUs, computed on two; and the shape that other projects publish."""
+
 SHAPES = (
+    *OTHERS,
     *(("all_gather", tokens, *shape) for tokens in (1024, 4096, 16384, 256) for shape in WIDE),
     *(("reduce_scatter", tokens, *shape) for tokens in (1024, 4096, 16384, 256) for shape in NARROW),
     *(("all_reduce", tokens, *shape) for tokens in (16, 64, 1, 256) for shape in NARROW),
@@ -98,8 +106,13 @@ def contenders(shape: tuple[str, int, int, int], most: int = 2) -> Iterator[Cont
     """Yield the contenders of a shape."""
     problem, place, gpu = problem_of(shape), Place.of(None, ARCH, False), of_architecture(ARCH)
     for values, _ in itertools.islice(overlapping(problem, place, gpu), most):
-        for columns in {1024, values["region_columns"]}:
+        one_wave = -(-shape[1] // values["bm"]) * -(-shape[2] // values["bn"]) <= gpu.multiprocessors
+        in_clusters = {**values, "cluster_m": 2, "cluster_n": 1}
+        fits = one_wave and shape[1] % (2 * GPUS * values["bm"]) == 0 and in_clusters != values
+        for columns in (values["region_columns"],) if one_wave else {1024, values["region_columns"]}:
             yield Contender(shape, "all_gather_gemm:overlapped", {**values, "region_columns": columns})
+        if fits:
+            yield Contender(shape, "all_gather_gemm:overlapped", in_clusters)
     for name, values, _ in itertools.islice(exchanging(problem, place, gpu), most):
         few = "few_rows_exchanged" if name == "hopper_skinny" else "exchanged"
         yield Contender(shape, f"{SEPARATE[shape[0]]}:{few}", dict(values))
@@ -158,9 +171,9 @@ def measured(shape: tuple[str, int, int, int], rank: int) -> tuple[dict[str, flo
     calls = max(1, min(node.CALLS, int(4000 / case.slow_us)))
     graphs = {name: node.graph_of(function, calls) for name, function in functions.items()}
     times: dict[str, list[float]] = {name: [] for name in graphs}
-    for _ in range(3):
-        for name, graph in graphs.items():
-            times[name].append(node.microseconds(graph, calls))
+    for turn in range(3):
+        for name in node.rotated(graphs, turn):
+            times[name].append(node.microseconds(graphs[name], calls))
     return {name: statistics.median(values) for name, values in times.items()}, runs
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import attrs
 import making
@@ -361,3 +362,16 @@ def test_a_refused_program_leaves_collection_on():
     with pytest.raises(FireironError):
         _ = Move.tile(8, 8).to(Block).done()(Move(8, 8)(GL, GL)(Kernel)).program("sm_80").cuda
     assert gc.isenabled()
+
+
+def test_the_driver_is_asked_once_for_the_name_of_a_gpu(monkeypatch):
+    asked = []
+
+    class Runtime:
+        @staticmethod
+        def getDeviceProperties(device):
+            asked.append(device)
+            return {"name": b"NVIDIA H200"}
+
+    monkeypatch.setattr(choices.launch, "require_cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=Runtime)))
+    assert [choices.device_name(device) for device in (0, 0, 1, 0)] == ["NVIDIA H200"] * 4 and asked == [0, 1]

@@ -7,6 +7,7 @@ of this package and its library. The value is the bound strategy with its tunabl
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, Final
@@ -55,7 +56,12 @@ def _key_on(call: str, architecture: Architecture, device: int, inputs: tuple[An
 
 def device_name(device: int) -> str:
     """Return the name of a GPU."""
-    name = launch.require_cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return _name(launch.require_cupy().cuda.runtime, device)
+
+
+@functools.lru_cache(maxsize=16)  # a first call needs it up to ten times, and the driver takes 1 to 4 ms
+def _name(runtime: Any, device: int) -> str:
+    name = runtime.getDeviceProperties(device)["name"]
     return name.decode() if isinstance(name, bytes) else str(name)
 
 
