@@ -451,7 +451,8 @@ def _by_rows(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType) -> 
     orders |= orders_of_rows(module, "D", pixels[1], module.at_once(count), align)
     sizes_of_spec = sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, parts
     spec = module.images(*sizes_of_spec, dtype=dtype, **orders)
-    return [("depthwise rows", module.by_rows(channels, part.taps, part.pixels[1], count), spec, 1)], pixels
+    rows = module.rows_of_images(sizes.images, part.pixels, channels, part.taps)
+    return [("depthwise rows", module.by_rows(channels, part.taps, rows), spec, 1)], pixels
 
 
 def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:
