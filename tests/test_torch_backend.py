@@ -204,7 +204,8 @@ def test_copies_into_concatenations_count(concatenated, monkeypatch):
     for node, value in zip(nodes, (x, zeros, sums), strict=True):
         node.meta["val"] = value
     graph.output(graph.call_function(torch.ops.aten.cat.default, ([nodes[1], nodes[2]], 1)) if concatenated else nodes[2])
-    predicted = SimpleNamespace(us=184.0, spec=None, target=as_architecture("sm_90a"))
+    chosen = SimpleNamespace(values={})
+    predicted = SimpleNamespace(us=184.0, spec=None, target=as_architecture("sm_90a"), chosen=chosen)
     monkeypatch.setattr(Rewriting, "_derived", lambda *given, **options: predicted)
     rewriting = Rewriting(torch.fx.GraphModule({}, graph), torch_backend.Options(simulate=True))
     (region,) = Regions(graph)

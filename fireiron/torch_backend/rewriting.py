@@ -51,7 +51,7 @@ SLOWER_SCAN: Final = 2.2
 """The same for scans, which Inductor computes at 0.4 to 0.8 of the bandwidth: scans predicted at 1.95 took 1.0 (2026-12-01, H200)."""
 
 SINGLE: Final = 2
-"""Most times of the prediction that a kernel takes which loads elements of 16 bits one by one: 1.4 to 3.1 (2026-12-01, H200, odd rows)."""
+"""Times of the prediction that a kernel may take which loads elements one by one: 1.1 to 3.1 (2026-12-01, H200, reductions of odd rows)."""
 
 LIBRARY: Final = 0.95
 """Time of the library's product relative to the prediction of the derived one: 180 and 190 us (2026-12-01, H200, 1024 x 8192 x 8192)."""
@@ -155,10 +155,8 @@ class Rewriting:
         if not products:
             least = CONSTANTS.launch_us + max(moved, instructions_us(count, gpu))
             slower = SLOWER_SCAN if any(name_of(node) in SCANS for node in region.nodes) else SLOWER
-            if SINGLE * answer.us + copied > slower * least + SHORT and _loads_singles(stated, answer):
-                raise CannotStateError(
-                    f"{answer.us:.3g} us predicted, but it loads single elements of 16 bits, so it may take {SINGLE} times as long"
-                )
+            if SINGLE * answer.us + copied > slower * least + SHORT and _loads_singles(region, stated, answer):
+                raise CannotStateError(f"{answer.us:.3g} us predicted, but up to {SINGLE} times, because it loads single elements")
             if answer.us + copied > slower * least + SHORT:
                 copies = f" and {copied:.3g} us for copies of its results" if copied else ""
                 raise CannotStateError(f"{answer.us:.3g} us predicted{copies}, but its bytes and functions take {least:.3g} us")
@@ -344,12 +342,13 @@ def copies_us(results: Iterable[Any], bandwidth: float) -> float:
     return sum(CONSTANTS.launch_us + 2 * _bytes(node) / bandwidth for node in copied)
 
 
-def _loads_singles(stated: Stated, answer: Derivation) -> bool:
-    """Whether a kernel loads large arrays of 16-bit elements one by one, because their rows are odd."""
+def _loads_singles(region: Region, stated: Stated, answer: Derivation) -> bool:
+    """Whether a kernel loads elements one by one, because rows are odd: of 16 bits, or to reduce them."""
     if answer.chosen.values.get("vector") != 1:
         return False
     largest = max((node.meta["val"] for node, _ in stated.arrays.values()), key=lambda value: value.numel())
-    return bool(largest.element_size() == 2)
+    reduces = any(name_of(node) in (*REDUCTIONS, "var_mean") for node in region.nodes)
+    return bool(largest.element_size() == 2 or reduces)
 
 
 def _bytes(node: Any) -> int:
