@@ -76,15 +76,14 @@ class Rows(NamedTuple):
     blocks: int | None = None
 
 
-def images(batch, pixels, grads, channels, taps, shift, step, parts=1, dtype=float16, **options):
+def images(batch, pixels, grads, channels, taps, shift, step, rows, dtype=float16, **options):
     """Return the gradient of one phase of images whose rows of taps are adjacent; see `_depthwise_gradients.images`.
 
-    `parts` divide the rows of the result, which have the dimensions z and y.
+    `rows` are those of `rows_of_result`. The rows of the result have the dimensions z and y.
     """
-    column, count = taps_of._place("q", "s", shift[1], step[1]), pixels[0] // parts
-    together = at_once(count)
-    defined = _definition("depthwise_images", "GD", taps[0], count, together, shift[0], column, dtype)
-    return defined(**_sizes(batch, pixels, grads, channels, taps, parts, together), dtype=dtype, **options)
+    column, count = taps_of._place("q", "s", shift[1], step[1]), pixels[0] // rows.parts
+    defined = _definition("depthwise_images", "GD", taps[0], count, rows.together, shift[0], column, dtype)
+    return defined(**_sizes(batch, pixels, grads, channels, taps, rows.parts, rows.together), dtype=dtype, **options)
 
 
 def forward(batch, size, channels, taps, stride, padding, dilation, bias, residual, activation, rows, dtype=float16, **options):
@@ -307,31 +306,30 @@ def suits(rows, taps, stride=1):
 
 
 def parts(batch, pixels, channels, taps):
-    """Return into how many parts `images` divides the rows, so that there are enough blocks."""
+    """Return into how many parts the rows are divided if there are few, so that there are enough blocks."""
     blocks, rows = batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS), pixels[0]
     few = [count for count in range(1, rows // FEWEST_ROWS + 1) if rows % count == 0 and at_once(rows // count) == at_once(rows)]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
-def rows_of_images(batch, pixels, channels, taps):
-    """Return how `images` visits the rows."""
-    count = parts(batch, pixels, channels, taps)
-    return Rows(count, at_once(pixels[0] // count), width(channels, taps, pixels[1]))
-
-
 def rows_of_result(batch, pixels, channels, taps, stride=1, is_plain=True):
-    """Return how `forward` visits the rows; the fastest way on an H200. If not `is_plain`, there is a bias, a residual or an activation."""
+    """Return how `images` and `forward` visit the rows; the fastest way on an H200.
+
+    If not `is_plain`, there is a bias, a residual or an activation.
+    """
     wide, blocks = width(channels, taps, pixels[1]), batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS)
     is_small = vector_of(channels, taps) == 4 and math.prod(taps) <= SMALL
     if stride > 1:
         together = next(number for number in OF_RESULT if pixels[0] % number == 0)
-        return Rows(1, together, wide, 5 if together == 4 and is_small and is_plain else None)
+        limit = 3 if together == 7 else 5 if is_plain else None
+        return Rows(1, together, wide, limit if is_small else None)
     if is_small and wide == 8 and pixels[1] % 8 == 4 and pixels[0] % 7 == 0:
         return Rows(1, 7, 4, 10 if is_plain else None)
     counts = [count for count in range(1, pixels[0] // FEWEST_ROWS + 1) if pixels[0] % (4 * count) == 0 and blocks * count >= WAVES]
     if is_small and counts:
         return Rows(counts[0], 4, wide, 6 if is_plain else None)
-    return rows_of_images(batch, pixels, channels, taps)
+    count = parts(batch, pixels, channels, taps)
+    return Rows(count, at_once(pixels[0] // count), wide)
 
 
 def by_rows(channels, taps, rows, stride=1):

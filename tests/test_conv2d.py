@@ -113,7 +113,7 @@ def test_rows_of_depthwise_convolutions():
     }
     for (size, channels, taps), form in forms.items():
         assert _depthwise_rows.rows_of_result(128, (size, size), channels, (taps, taps)) == form
-    assert _depthwise_rows.rows_of_result(128, (28, 28), 128, (3, 3), 2) == rows(1, 7, 8)
+    assert _depthwise_rows.rows_of_result(128, (28, 28), 128, (3, 3), 2) == rows(1, 7, 8, 3)
 
 
 @pytest.mark.nightly
