@@ -272,10 +272,11 @@ def test_adjacent_dimensions_become_one(name):
 
 IMAGES = torch.nn.Conv2d(4, 8, 3, bias=True), torch.nn.Conv2d(8, 8, 3, bias=False), torch.nn.Conv3d(2, 4, 3)
 CONVOLUTIONS = {
-    "with the channels last": (lambda x: torch.relu(IMAGES[0](x)), "x0[m,k,n] + x1[n]", 1),
+    "with the channels last": (lambda x: torch.relu(IMAGES[0](x)).amax(1), "+ x1[", 1),
+    "not in another order": (lambda x: torch.relu(IMAGES[0](x)), "another order of elements than images", 0),
     "not of volumes": (lambda x: torch.relu(IMAGES[2](x.view(2, 2, 3, 4, 10))), "x0[m,n,k] + x1[n]", 1),
     "not before another one": (lambda x: IMAGES[1](torch.relu(IMAGES[0](x))), "for which Inductor stores it with the channels last", 0),
-    "before a pool": (lambda x: functional.avg_pool2d(torch.tanh(IMAGES[0](x)), 2) + 1, "add: Inductor computes it in the kernel", 1),
+    "before a pool": (lambda x: functional.avg_pool2d(torch.tanh(IMAGES[0](x)), 2) + 1, "add: Inductor computes it in the kernel", 0),
 }
 """Functions with convolutions, a part of the report, and the number of kernels."""
 
