@@ -118,6 +118,31 @@ def wide(case, most, seed):
     return chosen + Random(f"{seed} {case.shape}").sample(near, min(len(near), most - len(chosen)))
 
 
+def multicast_tiles(case, most):
+    """Return tiles of any height of the least expected time in clusters of eight blocks, and in smaller ones without multiples of 8 rows."""
+    work, found = work_of(case.spec), []
+    every = [(ANY_HEIGHT, full_values(ANY_HEIGHT, values)) for values in in_clusters(ANY_HEIGHT, work, hopper.heights(*case.shape[:2]))]
+    ranked = sorted(every, key=lambda candidate: estimated_us(work, candidate[1]))
+    for test in (is_large, is_shared_in_parts):
+        tiles = set()
+        for name, values in ranked:
+            tile = values["bm"], values["bn"]
+            if test(values) and tile not in tiles and len(tiles) < most:
+                tiles.add(tile)
+                found.append((name, values))
+    return found
+
+
+def is_large(values):
+    """Return whether the cluster has eight blocks."""
+    return values["cluster_m"] * values["cluster_n"] == 8
+
+
+def is_shared_in_parts(values):
+    """Return whether blocks of the cluster share a tile of A in parts that are not multiples of 8 rows."""
+    return values["bm"] % (8 * values["cluster_n"]) > 0 and not is_large(values)
+
+
 def fills(case, values, cluster):
     """Return whether C has the tiles of a cluster."""
     M, N, _ = case.shape
@@ -127,13 +152,16 @@ def fills(case, values, cluster):
 ANY_HEIGHT = "hopper:any_height"
 
 
-def plan(case, most, seed, new_forms=True, splits=SPLITS):
-    """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM."""
+def plan(case, most, seed, new_forms=True, splits=SPLITS, shared_tiles=0):
+    """Return the candidates of a problem: strategies with values and the number of parts of K. `new_forms`: also Stream-K, two per SM.
+
+    `shared_tiles`: the number of tiles of `multicast_tiles` of each kind.
+    """
     records = Records.shipped()
     chosen = [one for one in pool(case, records, most) if "stagger" not in one[1] or one[0] == "hopper_skinny"]
     problem = Problem.of(describe(case.spec))
     if problem.work.across_lines:
-        chosen = unique([*chosen[: most // 3], *wide(case, most, seed)])
+        chosen = unique([*chosen[: most // 3], *wide(case, most, seed), *multicast_tiles(case, shared_tiles)])
         chosen += [*(streamed(case) if new_forms else ()), *(two_per_sm(case) if new_forms else ())]
     elif new_forms:
         tiles = [values for name, values in chosen if name == "hopper" and (values["cluster_m"], values["cluster_n"]) == (1, 1)][:1]
@@ -279,11 +307,11 @@ def tuned_times(torch, case, sets, finals, times, options):
     return {"times": {name: one.us for name, one in again.items()}, "why": choice.why, "seconds": seconds}
 
 
-def sets_of(torch, case):
+def sets_of(torch, case, rotated):
     """Return operand sets that exceed L2 together, each at multiples of 128 bytes."""
     M, N, K = case.shape
     sizes = (M * K, K * N, M * N)
-    count = min(MOST_SETS, max(2, math.ceil(ROTATED / (2 * sum(sizes)))))
+    count = min(MOST_SETS, max(2, math.ceil(rotated / (2 * sum(sizes)))))
     steps = [math.ceil(size / 64) * 64 for size in sizes]
     a, b = (filled(torch, count * step, torch.float16) for step in steps[:2])
     c = torch.empty(count * steps[2], device="cuda", dtype=torch.float16)
@@ -310,7 +338,7 @@ def measured(torch, case, ready, options):
     """Return the entry of a problem: microseconds of all candidates, of cuBLAS and of `fireiron.matmul`."""
     from fireiron.measure.timing import measure
 
-    sets = sets_of(torch, case)
+    sets = sets_of(torch, case, options.rotated * 1e6)
     calls = {"cuBLAS": [library(torch, case, one) for one in sets]}
     checked = Checked(torch, case, sets[0], calls["cuBLAS"][0])
     why, kept = why_of(case, sets[0]), {}
@@ -327,7 +355,7 @@ def measured(torch, case, ready, options):
         name = name if name not in calls else f"{name} {len(calls)}"
         calls[name], kept[name] = launches, candidate
     calls |= lt_calls(sets, checked, options.lt)
-    first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02).items()}
+    first = {name: one.us for name, one in measure(calls, rounds=1, pause=0.02 if options.pause > 0.02 else options.pause).items()}
     best = sorted((name for name in kept if name != "matmul"), key=first.get)[: options.finals]
     best += sorted((name for name in calls if name.startswith(LT)), key=first.get)[:1]
     finals = {name: calls[name] for name in ("cuBLAS", "matmul", *best) if name in calls}
@@ -368,7 +396,8 @@ def run(options):
     cases = shapes_of(options)
     with concurrent.futures.ProcessPoolExecutor(options.processes or max(1, (os.cpu_count() or 2) - 2)) as workers:
         wanted = {
-            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits) for case in cases
+            case: workers.submit(plan, case, options.candidates, options.seed, not options.tiles_only, options.splits, options.shared)
+            for case in cases
         }
         choices = [workers.submit(chosen_by_matmul, case) for case in cases]
         choices += [workers.submit(compile_contenders, case) for case in cases if case.shape in options.tuned]
@@ -513,6 +542,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pause", type=float, default=0.04)
     parser.add_argument("--seconds", type=float, default=250)
+    parser.add_argument("--shared", type=int, default=0, help="further tiles of any height in clusters, of each of two kinds")
+    parser.add_argument("--rotated", type=float, default=ROTATED / 1e6, help="MB of the sets of operands together")
     parser.add_argument("--compiling", type=float, default=120, help="seconds after which kernels that are not compiled are left out")
     parser.add_argument("--tiles-only", action="store_true", help="without Stream-K and tiles of which two fit on an SM")
     parser.add_argument("--lt", type=int, default=0, help="algorithms of cuBLASLt's heuristic; the faster library call counts as cuBLAS")

@@ -13,7 +13,7 @@ NAME = "hopper:any_height"
 CASES = (
     ((150, 200, 136), {"bm": 104, "bn": 128, "epi_m": 104}, ColMajor),
     ((39, 72, 136), {"bm": 24, "bn": 64, "bk": 128, "epi_m": 24, "cluster_m": 2}, RowMajor),
-    ((300, 392, 64), {"bm": 144, "bn": 192, "epi_m": 72, "cluster_n": 2}, RowMajor),
+    ((70, 200, 72), {"bm": 40, "bn": 64, "epi_m": 40, "cluster_m": 2, "cluster_n": 4}, RowMajor),
     ((300, 520, 72), {"bm": 40, "bn": 256, "wn": 128, "epi_m": 40, "cluster_m": 8}, RowMajor),
 )
 

@@ -99,7 +99,7 @@ def test_the_estimate_without_records():
 # ---------------------------------------------------------------------------------------------- the second kernel
 
 
-@pytest.mark.parametrize(("m", "n", "parts"), [(1, 1, 2), (3, 130, 32), (33, 65, 5), (7, 256, 48), (2, 128, 64), (5, 127, 17)])
+@pytest.mark.parametrize(("m", "n", "parts"), [(1, 1, 2), (3, 130, 32), (33, 65, 5), (7, 256, 48), (5, 127, 17), (2117, 4, 9)])
 @pytest.mark.parametrize("dtype", [float16, float32], ids=str)
 def test_parts_are_added_up(m, n, parts, dtype):
     given = RANDOM.standard_normal((parts, m, n)).astype("float32")

@@ -229,6 +229,7 @@ RINGS = {
         float16_gemm(256, 72, 200),
         None,
     ),
+    "clusters that share parts of 12 rows": (ring_product((24, 64, 64), (24, 64), 2, cluster=(1, 2)), float16_gemm(40, 128, 136), None),
     "clusters side by side": (ring_product((64, 128, 64), (64, 64), 2, cluster=(1, 2)), float16_gemm(64, 256, 128, orders="TT"), None),
 }
 

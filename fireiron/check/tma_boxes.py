@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import attrs
 import numpy as np
 
 from fireiron.check.access_trace import AccessTrace
@@ -137,8 +138,9 @@ def _misplaced_element(
     weights = np.cumprod((1, *tensor_map.box[:-1]))
     in_box = within @ weights
     bytes_ = _buffer_bytes(shared_access, buffer, copy)[_in_order(shared_access, near)]
+    plain = attrs.evolve(shared_access, storage=(shared_access.storage or buffer.storage).plain)
     starts = np.zeros(len(box_sizes), dtype=np.int64)
-    starts[box[in_box == 0]] = bytes_[in_box == 0]
+    starts[box[in_box == 0]] = _buffer_bytes(plain, buffer, copy)[_in_order(shared_access, near)][in_box == 0]
     engine = _swizzled_bytes(starts[box] + in_box * buffer.dtype.bytes, tensor_map.span)
     mismatch = np.flatnonzero(engine != bytes_)
     if not mismatch.size:
@@ -162,7 +164,7 @@ def _buffer_bytes(shared_access: Access, buffer: Buffer, copy: int) -> Array:
     base = [one.substitute({var: var.low for var in one.variables()}) for one in shared_access.base]
     coordinates = [(constant(one) or 0) + steps for one, steps in zip(base, shared_access.table().T, strict=True)]
     number = constant(buffer.elements) or 0
-    return buffer.offset + (np.asarray(buffer.storage.address(coordinates)) + copy * number) * buffer.dtype.bytes
+    return buffer.offset + (np.asarray((shared_access.storage or buffer.storage).address(coordinates)) + copy * number) * buffer.dtype.bytes
 
 
 def _swizzled_bytes(bytes_: Array, span: int) -> Array:

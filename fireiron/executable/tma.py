@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import attrs
 
 from fireiron.errors import DecompositionError
 from fireiron.frozen import frozen
 from fireiron.ir import BlockCluster, BlockSet, Commit, Exec, Mechanism, StageState, Stmt, TensorMap
-from fireiron.ir.maps import ROWS_OF_SWIZZLE
 from fireiron.ir.mechanisms.tma_store import TMA_STORES
 from fireiron.ir.smem_layouts import SmemLayout, chunk_storage, smem_layout_of, widest_span
 from fireiron.ir.text import Function, If, Item, Printer
@@ -43,6 +42,10 @@ from fireiron.values.indirect import DimIndex, TableIndex
 from fireiron.values.machine import GL, SH, Architecture, DType, Warp, Warpgroup, float32, int32
 from fireiron.values.tensor import RowMajor, Storage, View
 from fireiron.values.units import index_in
+
+ROW_ALIGNMENT: Final = 128
+"""Alignment in bytes of a box in shared memory (PTX ISA, "Tensor-Map: Swizzling Modes"; CUDA C++ Programming Guide, "TMA Swizzle": if the
+address is not a multiple of the swizzle's period, the pattern starts in the phase of the address)."""
 
 
 @frozen
@@ -94,8 +97,9 @@ class TmaLoad(TmaTileLoad):
 def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, BlockSet | None]:
     """Return the part of a load that a block performs for all blocks of the cluster that load the same tile, and these blocks.
 
-    Parts are equal: complete chunks, or groups of their rows. If there are no equal parts, or no other block loads the tile, the part is
-    the complete tile.
+    Parts are equal: complete chunks, or rows of each chunk. TMA swizzles by the bits of shared-memory addresses, so a part starts at any
+    row whose address is a multiple of `ROW_ALIGNMENT`. If there are no equal parts, or no other block loads the tile, the part is the
+    complete tile.
     """
     cluster = draft.whole.cluster
     along = () if cluster is None else _shared_along(spec, cluster, draft)
@@ -105,7 +109,7 @@ def _own_part(spec: Spec, chunks: SmemLayout, draft: Draft) -> tuple[Spec, Block
     length, rows = (constant(spec.dst.shape[dim]) or 0 for dim in (chunks.along, 1 - chunks.along))
     if length // (chunks.span // spec.dst.dtype.bytes) % count == 0:
         dim, size = chunks.along, length
-    elif rows % (ROWS_OF_SWIZZLE * count) == 0:
+    elif rows % count == 0 and rows // count * chunks.span % ROW_ALIGNMENT == 0:
         dim, size = 1 - chunks.along, rows
     else:
         return spec, None
@@ -428,6 +432,9 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     first = global_view.tensor.own_axes(tensor_map.order[:1], [global_view.axis(dim) for dim in (0, 1)])[0]
     along = next(dim for dim in (0, 1) if global_view.axis(dim) == first)
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
+    # TMA swizzles by the bits of shared-memory addresses, so a box starts at the address of its first row, in any phase of the swizzle.
+    storage = shared_access.storage or printer.buffer(shared_access).storage
+    start_access = attrs.evolve(shared_access, storage=storage.plain)
     boxes = []
     for first in range(0, length, tensor_map.box[0]):
         for row in range(0, rows, tensor_map.box[1]):
@@ -444,7 +451,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
             element = [0] * len(shared_access.base)
             for dim, step in offset.items():
                 element[shared_view.axis(dim)] = step
-            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(shared_access, tuple(element)), shifts))
+            boxes.append(Box(tensor_map.name, coordinates, printer.shared_address(start_access, tuple(element)), shifts))
     return boxes
 
 

@@ -429,14 +429,14 @@ def _clusters_of(name: str) -> tuple[tuple[int, int], ...]:
 def in_clusters(name: str, work: Work, tiles: Iterable[Mapping[str, int]]) -> Iterator[Mapping[str, int]]:
     """Yield the tiles of a strategy, and if rows of A or B are not aligned to L2 lines, also with each cluster that C has tiles for.
 
-    Blocks of a cluster load equal parts of a shared tile: of an operand that is contiguous along k, multiples of 8 rows.
+    Blocks of a cluster load equal parts of a shared tile: of an operand that is contiguous along k, equal numbers of rows.
     """
     for values in tiles:
         yield values
         if work.across_lines:
             down, along = -(-work.rows // values["bm"]), -(-work.columns // values["bn"])
             for cm, cn in _clusters_of(name):
-                equal = (work.along_c[0] or values["bm"] % (8 * cn) == 0) and (work.along_c[1] or values["bn"] % (8 * cm) == 0)
+                equal = (work.along_c[0] or values["bm"] % cn == 0) and (work.along_c[1] or values["bn"] % cm == 0)
                 if equal and cm <= down and cn <= along:
                     yield _clustered(values, cm, cn, work)
 

@@ -203,7 +203,7 @@ class LineParameters:
             (4, 1): 0.9435,
             (1, 4): 0.8931,
             (4, 2): 1.053,
-            (2, 4): 1.091,
+            (2, 4): 1.178,
             (8, 1): 0.8858,
         }
     )
@@ -216,7 +216,8 @@ class LineParameters:
 H200: Final = LineParameters()
 """Fitted to 2093 times of 290 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice to
 2026-11-30-h200-choice-4, 2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts), without kernels whose boxes out of
-bounds were still loaded."""
+bounds were still loaded. Clusters of 2 x 4, and parts of few rows in `TERMS`, are fitted to 41 other sizes, too
+(perf/results/2026-12-01-h200-choice-5)."""
 
 ALIGNED: Final = LineParameters(
     out=0.0,
@@ -270,17 +271,29 @@ TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
         ("aligned_a", "occupied"): 0.102,
         ("slender", "uneven_b"): 0.0073,
         ("batched", "clustered"): 0.05,
+        ("one", "thin_parts"): 0.085,
+        ("one", "short_columns"): 0.05,
+        ("clustered", "shallow"): 0.02,
+        ("occupied", "pairs_m"): 0.02,
+        ("occupied", "fours_m"): -0.02,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties.
 
 Pairs of blocks gain more than the first part expects, above all if no row of an operand is aligned to a sector of L2, or if they share the
-larger operand. Blocks of a cluster wait for each other, which a longer ring hides. Fitted to the same times as `H200`; more terms improve
-the choice for sizes that are left out by less than 0.2 %.
+larger operand. Blocks of a cluster wait for each other, which a longer ring hides. Parts of few rows take longer, and clusters with
+small K. Fitted to the same times as `H200`; more terms improve the choice for sizes that are left out by less than 0.2 %.
 """
 
-ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType({("long", "pairs_m"): 0.01})
-"""The same for aligned rows. With K = 16384 and one wave, 20 tiles took 6 % longer in pairs; 0 % were expected."""
+ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType({("long", "pairs_m"): 0.01, ("one", "long"): -0.009})
+"""The same for aligned rows. With K = 16384 and one wave, 20 tiles took 6 % longer in pairs; 0 % were expected. The fast tiles of one wave
+with K = 8192 and 16384 took 2 to 4 % less time than expected, so that parts of K seemed faster."""
+
+THIN: Final = 24
+"""Rows of a box from which on TMA copies a row as fast as in larger boxes."""
+
+SHORT: Final = 48
+"""Rows of a tile from which on clusters with four and more blocks along the rows take no longer than expected."""
 
 LARGEST_CORRECTION: Final = 0.3
 """Limit of the absolute value of the correction."""
@@ -395,7 +408,9 @@ def _overlapped(first: float, second: float, exponent: float) -> float:
 def _properties(tiling: Tiling) -> dict[str, float]:
     """Return the properties of `TERMS`: logarithms of sizes, parts, and 1 or 0 for conditions.
 
-    `past_rows` and `past_columns` are the shares of rows and columns past the end, at most 1.
+    `past_rows` and `past_columns` are the shares of rows and columns past the end, at most 1. `thin_parts` is the logarithm by which the
+    part of A that a block loads for its cluster has fewer rows than `THIN`, and `short_columns` that by which the tiles of a column of four
+    and more blocks are shorter than `SHORT`.
     """
     t = tiling
     cm, cn = t.cluster
@@ -408,6 +423,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "rows": math.log2(t.rows / 1024),
         "depth": depth,
         "long": max(0.0, depth),
+        "shallow": max(0.0, -depth),
         "ring": math.log2(t.ring / 512),
         "slender": abs(math.log2(t.down / t.along)),
         "occupied": t.tiles / (-(-t.tiles // wave) * wave),
@@ -424,4 +440,6 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "pairs_m": float(cm == 2),
         "pairs_n": float(cn == 2),
         "fours_m": float(cm == 4),
+        "thin_parts": max(0.0, math.log2(THIN * cn / t.height)) if cn > 1 else 0.0,
+        "short_columns": max(0.0, math.log2(SHORT / t.height)) if cm >= 4 else 0.0,
     }

@@ -109,7 +109,10 @@ class Operand:
             tuple(Conjunction.of(conjuncts(piece.bounds)) for piece in pieces) if any(piece.outside is not None for piece in pieces) else ()
         )
         self.piece_of = np.array([number for number, piece in enumerate(pieces) for _ in range(piece.width)])
-        self.storage = (access.storage or buffer.storage).evaluated(plan.symbols)
+        storage = access.storage or buffer.storage
+        if boxes is not None and buffer.memory.in_shared:
+            storage = storage.plain  # TMA swizzles by the address: a box starts in any phase
+        self.storage = storage.evaluated(plan.symbols)
         self.copy = compiled(access.copy)
         self.elements = plan.number(buffer.elements)
         self.total = plan.number(buffer.total)

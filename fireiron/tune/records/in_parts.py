@@ -50,15 +50,18 @@ HOPELESS: Final = 1.2
 MOST_TILES: Final = 96
 """Maximum number of tiles. More tiles occupy most SMs without parts."""
 
-ADD_US: Final = 1.3
+ADD_US: Final = 1.4
 """Minimum microseconds that the second kernel adds to a call."""
 
-BLOCK_US: Final = 0.5e-3
-"""Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 100 split-K kernels
-(perf/results/2026-11-30-h200-choice-3 and 2026-11-30-h200-choice-4)."""
+BLOCK_US: Final = 1.2e-3
+"""Microseconds that each block of the second kernel adds, which starts while the first kernel ends: fitted to 61 split-K kernels
+(perf/results/2026-12-01-h200-choice-5)."""
 
-ADD_BYTES_PER_US: Final = 1.0e7
-"""Bytes of partial results by which the call takes a microsecond longer."""
+LATER_BLOCK_US: Final = 1.6e-3
+"""The same for each block that does not run at once with the first ones."""
+
+ADD_BYTES_PER_US: Final = 4.0e7
+"""Bytes of partial results by which the call takes a microsecond longer: they are in L2."""
 
 
 def part_of(depth: int, parts: int, bytes: int) -> int:
@@ -108,8 +111,10 @@ def _estimated_us(work: Work, parts: int) -> float:
 
 def adding_us(rows: int, columns: int, parts: int) -> float:
     """Return the expected microseconds of the sum over parts."""
-    _, blocks = importlib.import_module(f"{LIBRARY}.add_parts").blocks(rows, columns)
-    return float(ADD_US + max(blocks * BLOCK_US, 4 * rows * columns * parts / ADD_BYTES_PER_US))
+    add_parts = importlib.import_module(f"{LIBRARY}.add_parts")
+    blocks = add_parts.blocks(rows, columns)
+    later = max(0, blocks - add_parts.BLOCKS)
+    return float(ADD_US + (blocks - later) * BLOCK_US + later * LATER_BLOCK_US + 4 * rows * columns * parts / ADD_BYTES_PER_US)
 
 
 def expected(records: Sequence[Record], question: Question) -> float | None:
