@@ -8,6 +8,8 @@ The blocks of a page form one program, which runs in an empty folder:
     ```console          contains lines `$ fireiron ...`, each followed by its output.
     ```output           after a Python block contains what the block prints.
 
+A Python block after the line `<!-- long -->` takes seconds: the tests only compile it by default. No other block uses its names.
+
 `...` in a shown output stands for any text, such as a time. A block whose shown output matches is not rewritten. A picture that the
 program saves as NAME.svg is stored as docs/pictures/NAME.svg, if the page shows it.
 """
@@ -26,6 +28,7 @@ from fireiron.cli import main as command_line
 
 PICTURES = Path(__file__).resolve().parent / "pictures"
 FENCE = re.compile(r"^```(python|console|output)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LONG = "<!-- long -->\n"
 NAMED = re.compile(r"# file: ([\w./-]+)\n")
 
 
@@ -63,18 +66,21 @@ def session(text):
     return "".join(lines)
 
 
-def replayed(text, page):
-    """The text of a page with its outputs as the blocks print them."""
+def replayed(text, page, long=True):
+    """The text of a page with its outputs as the blocks print them. Without `long`, long blocks are only compiled."""
     scope, printed, parts, end = {}, "", [], 0
     for match in FENCE.finditer(text):
         parts.append(text[end : match.start(2)])
         kind, shown = match.groups()
         end = match.end(2)
-        if kind == "python":
+        if kind == "python" and not long and text.endswith(LONG, 0, match.start()):
+            compile(shown, page, "exec")
+            printed = None
+        elif kind == "python":
             printed = executed(shown, page, scope)
         elif kind == "console":
             shown = session(shown)
-        elif not matches(shown, printed):
+        elif printed is not None and not matches(shown, printed):
             shown = printed
         parts.append(shown)
     return "".join([*parts, text[end:]])

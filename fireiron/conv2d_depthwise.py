@@ -28,12 +28,16 @@ FEWEST_ROWS: Final = 3
 
 @frozen
 class BoundRows:
-    """A kernel with an operand for each row of taps; `output` is the view of the result, whose rows are divided into parts."""
+    """A kernel with an operand for each row of taps; `output` is the view of the result, whose rows are divided into parts.
+
+    `stride` is that of rows, and `at_once` are the rows of the result that a thread computes together.
+    """
 
     kernel: CompiledKernel
     choice: Choice
     images: Places
     taps: tuple[int, int]
+    stride: int
     at_once: int
     further: tuple[Places, ...]
     output: Places
@@ -51,7 +55,7 @@ class BoundRows:
         for array, view in zip(further, self.further, strict=True):
             rows_of = rows_at_once(array, view, self.at_once) if len(view[0]) > 1 else viewed(array, view)
             others += rows_of if isinstance(rows_of, tuple) else (rows_of,)
-        images = [viewed(x, self.images)] * (rows - 1 + self.at_once)
+        images = [viewed(x, self.images)] * (rows + (self.at_once - 1) * self.stride)
         self.kernel(*images, *filters, *others, out=rows_at_once(target, self.output, self.at_once), stream=stream)
         return target
 
@@ -73,9 +77,9 @@ def orders_of_rows(module: Any, names: Sequence[str], strides: Shape, count: int
 def loads_rows_once(sizes: Sizes, options: CallOptions) -> bool:
     """Return whether the kernels of this file compute a convolution: rows of taps are adjacent, and several are loaded together."""
     stride, _, dilation = options.convolution
-    if sizes.groups == 1 or sizes.taps[0] < FEWEST_ROWS or not stride[0] == dilation[0] == 1:
+    if sizes.groups == 1 or sizes.taps[0] < FEWEST_ROWS or dilation[0] > 1:
         return False
-    return bool(importlib.import_module(f"{LIBRARY}._depthwise_rows").suits(sizes.pixels[0], sizes.taps))
+    return bool(importlib.import_module(f"{LIBRARY}._depthwise_rows").suits(sizes.pixels[0], sizes.taps, stride[0]))
 
 
 def bound_by_rows(
@@ -83,17 +87,17 @@ def bound_by_rows(
 ) -> BoundRows | None:
     """Return the kernel for arrays with contiguous channels; None if it is illegal for them."""
     module = importlib.import_module(f"{LIBRARY}._depthwise_rows")
-    parts = module.parts(sizes.images, sizes.pixels, sizes.channels, sizes.taps)
-    shape: Shape = (sizes.images, parts, sizes.pixels[0] // parts, sizes.pixels[1], sizes.channels)
+    stride, numbers = options.convolution[0][0], (sizes.images, sizes.pixels, sizes.channels, sizes.taps)
+    rows = module.rows_of_result(*numbers, stride, not options.names and options.epilogue["activation"] is None)
+    shape: Shape = (sizes.images, rows.parts, sizes.pixels[0] // rows.parts, sizes.pixels[1], sizes.channels)
     output, image = (shape, packed(shape)), (sizes.images, *sizes.image, sizes.channels)
-    count, align = sizes.pixels[0] // parts, math.gcd(ALIGNMENT, sizes.channels * dtype.bytes)
-    together = module.at_once(count)
+    align, together = math.gcd(ALIGNMENT, sizes.channels * dtype.bytes), rows.together
     orders = dict.fromkeys((f"W{row}" for row in range(sizes.taps[0])), Strides(c=math.prod(sizes.taps), s=1).aligned(dtype.bytes))
     orders |= orders_of_rows(module, ("Y", *(["R"] if "residual" in options.names else [])), output[1], together, align)
-    numbers = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution
-    spec = module.forward(*numbers, **options.epilogue, parts=parts, dtype=dtype, **orders)
+    given = sizes.images, sizes.image, sizes.channels, sizes.taps, *options.convolution
+    spec = module.forward(*given, **options.epilogue, rows=rows, dtype=dtype, **orders)
     try:
-        program = module.by_rows(sizes.channels, sizes.taps, sizes.pixels[1], count)(spec).program(place.architecture)
+        program = module.by_rows(sizes.channels, sizes.taps, rows, stride)(spec).program(place.architecture)
         place.prove(program)
     except FireironError:
         return None
@@ -103,7 +107,7 @@ def bound_by_rows(
     why = f"no record applies; the least estimated time for {dtype} on {place.architecture}: depthwise rows"
     views = options.further(sizes.channels, output)
     choice = Choice(None, False, why, program)
-    return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, together, views, output, result, dtype)
+    return BoundRows(kernel, choice, (image, packed(image)), sizes.taps, stride, together, views, output, result, dtype)
 
 
 __all__ = ["BoundRows", "bound_by_rows", "loads_rows_once", "orders_of_rows", "rows_at_once"]

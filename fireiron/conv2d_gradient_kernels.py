@@ -418,13 +418,12 @@ def _depthwise_phase(
 
     key = (attrs.astuple(part), attrs.astuple(sizes), *options, dtype.name, dict(aligned))
     choose = functools.partial(_chosen, candidates, dtype, aligned, place)
-    choice, loads_once = place.chosen("conv2d_depthwise_input_gradient", key, choose)
+    choice, together = place.chosen("conv2d_depthwise_input_gradient", key, choose)
     kernel, (first_row, first_column) = CompiledKernel(choice.program), part.first
-    if not loads_once:
+    if not together:
         return Phase(kernel, choice, (grad, packed(grad)), part.first, filters, part.number, target)
     rows = tuple(first_row + number * steps[0] for number in range(part.taps[0]))
     columns: Places = filters[0][::2], filters[1][::2]
-    together = _strategies("_depthwise_rows").at_once(pixels[0][2])
     return RowsPhase(kernel, choice, (grad, packed(grad)), rows, together, first_column, columns, part.number, pixels)
 
 
@@ -438,20 +437,23 @@ def _pixels_of(part: PhaseSizes, sizes: Sizes, options: Options, parts: int) -> 
 
 
 def _by_rows(part: PhaseSizes, sizes: Sizes, options: Options, dtype: DType) -> tuple[list[tuple[str, Strategy, Spec, int]], Places]:
-    """Return the candidates that load each row of dY once, and the view of the result; none if the rows of taps are not adjacent."""
+    """Return the candidates that load each row of dY once, and the view of the result; none if the rows of taps are not adjacent.
+
+    The number of a candidate is that of the rows that a thread loads together.
+    """
     module, channels = _strategies("_depthwise_rows"), sizes.channels
-    parts = module.parts(sizes.images, part.pixels, channels, part.taps)
-    pixels = _pixels_of(part, sizes, options, parts)
+    rows = module.rows_of_result(sizes.images, part.pixels, channels, part.taps)
+    pixels = _pixels_of(part, sizes, options, rows.parts)
     if part.taps[0] < FEWEST_ROWS or part.step[0] != 1 or not module.suits(part.pixels[0], part.taps):
         return [], pixels
     step = _strategies("convolution_input_gradient").tap_step(options.stride[1], options.dilation[1])
     taps = Strides(c=math.prod(sizes.taps), s=step).aligned(dtype.bytes)
     orders = dict.fromkeys((f"W{row}" for row in range(part.taps[0])), taps)
-    count, align = part.pixels[0] // parts, math.gcd(ALIGNMENT, channels * dtype.bytes)
-    orders |= orders_of_rows(module, "D", pixels[1], module.at_once(count), align)
-    sizes_of_spec = sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, parts
+    align = math.gcd(ALIGNMENT, channels * dtype.bytes)
+    orders |= orders_of_rows(module, "D", pixels[1], rows.together, align)
+    sizes_of_spec = sizes.images, part.pixels, sizes.pixels, channels, part.taps, part.shift, part.step, rows
     spec = module.images(*sizes_of_spec, dtype=dtype, **orders)
-    return [("depthwise rows", module.by_rows(channels, part.taps, part.pixels[1], count), spec, 1)], pixels
+    return [("depthwise rows", module.by_rows(channels, part.taps, rows), spec, rows.together)], pixels
 
 
 def _filters(part: PhaseSizes, sizes: Sizes, step: Sequence[int]) -> tuple[str, Places]:

@@ -16,6 +16,7 @@ import datetime
 import json
 import multiprocessing
 import os
+import re
 import sys
 import time
 import traceback
@@ -28,6 +29,7 @@ from on_gpu import Device
 from tabulate import tabulate
 
 from fireiron.gpu import launch
+from fireiron.gpu.kernel import target_for
 from fireiron.measure.data import accumulator_of, all_sizes, references_of
 from fireiron.measure.data import random_inputs as normal_data
 from fireiron.measure.rounding import differing
@@ -64,7 +66,7 @@ def inputs_of(spec, sizes, seed):
     return {
         name: array
         for name, array in normal_data(spec, sizes, np.random.default_rng(seed)).items()
-        if not spec.operands[name].memory.counts
+        if not spec.operands[name].memory.is_coordinate
     }
 
 
@@ -105,11 +107,11 @@ def main():
         raise SystemExit(f"perf/cases.py has no case for {', '.join(missing)}")
     if not options.dry and not launch.gpu_available():
         raise SystemExit("no GPU: --dry compiles everything without one")
-    target = options.target or (HOPPER if options.dry else launch.device_arch())
+    target = options.target or (HOPPER if options.dry else target_for(launch.device_arch()))
     names = [*shipped(target), *drawn(options.drawn)]
     device, records, seconds, started = DryRun() if options.dry else Device(), [], 0.0, time.monotonic()
     if options.only:
-        names = [name for name in names if options.only in name]
+        names = [name for name in names if re.search(options.only, name)]
     with ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("forkserver")) as pool:
         waiting = {pool.submit(compiled, name, target, options.drawn): number for number, name in enumerate(names)}
         for future in as_completed(waiting):
@@ -162,7 +164,7 @@ def parser():
     arguments.add_argument("--drawn", type=int, default=500, help="how many drawn kernels (default: 500)")
     arguments.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile (default: one for each processor)")
     arguments.add_argument("--target", help="compile for this (default: the GPU's, sm_90a without one)")
-    arguments.add_argument("--only", default="", help="only kernels with this in their names")
+    arguments.add_argument("--only", default="", help="only kernels whose names contain this regular expression")
     arguments.add_argument("--dry", action="store_true", help="compile everything without a GPU")
     return arguments
 

@@ -5,6 +5,7 @@ needs no GPU.
 what it compiles. A library strategy that is in none of the lists is an error: `uncovered()` names it.
 """
 
+import inspect
 import re
 import sys
 from functools import partial
@@ -12,9 +13,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
+from campaign.subjects.library_texts import SIZES as FORM_SIZES
+from campaign.subjects.library_texts import _forms
 from problems import ALL_NAMES, NAMES, SIZES, library, target_of
+from test_library_sizes import OPTIONS
 
+from fireiron.errors import FireironError
+from fireiron.language.library import bind, find
 from fireiron.strategies import (
+    _depthwise_rows,
+    _many_parts,
     attention,
     attention_combine,
     attention_decode,
@@ -64,8 +72,6 @@ def products(target):
 
 
 def _with_epilogue(name):
-    from fireiron.language.library import bind, find
-
     return bind(find(name), {"M": 104, "N": 72, "K": 40}).fuse_epilogue(EPILOGUE)
 
 
@@ -168,11 +174,77 @@ def parts(target):
             yield f"hopper_ragged:{name}", partial(_bound, hopper_ragged, 300, 264, 200, strategy=getattr(hopper_ragged, name), groups=3)
 
 
-LISTS = (products, epilogues, rows, chains, attentions, programs, parts)
+OF_PIXELS = (
+    "channels_last",
+    "convolution",
+    "convolution_input_gradient",
+    "convolution_weight_gradient",
+    "depthwise",
+    "filter_rows",
+    "zero_pixels",
+)
+"""Strategies of images."""
+
+IMAGES = tuple({"batch": 4, "size": size, "channels": 64, "outputs": 72} for size in (9, 8))
+"""Sizes of problems of images, by their names."""
+
+WIDE = {"M": 72, "N": 40, "D": 256}
+"""Sizes for forms of long rows of attention."""
+
+
+def forms(target):
+    """Yield all forms of the strategies that no other list has: kernels of training and of serving, at sizes that tiles do not divide."""
+    seen = {re.split(r"[ :]", name)[0] for one in LISTS[:-1] for name, _ in one(target)}
+    for form in _forms():
+        name = form.partition(":")[0]
+        if name not in seen and name not in ELSEWHERE:
+            yield form, partial(_form, form, target)
+
+
+def _form(form, target):
+    """Return a form with the first sizes that it accepts. Raises: the refusal of the last sizes."""
+    module = library(form.partition(":")[0])
+    known = inspect.signature(module.spec).parameters
+    refused = None
+    for sizes in IMAGES if form.startswith(OF_PIXELS) else (*FORM_SIZES, WIDE):
+        try:
+            bound = bind(
+                find(form), {name: size for name, size in sizes.items() if name in known}, OPTIONS.get(form, {}), architecture=target
+            )
+            _ = bound.program(target).lowered
+        except FireironError as error:
+            refused = error
+        else:
+            return bound
+    raise refused
+
+
+def depthwise_rows(target):
+    """Yield depthwise convolutions and their gradients that load each row once, and sums of many parts."""
+    taps, pixel, size, rows_of = (3, 3), (1, 1), (8, 9), _depthwise_rows.Rows
+    for name, stride in (("adjacent", 1), ("stride", 2)):
+        rows = rows_of(2 // stride, 4, 8)
+        spec = partial(_depthwise_rows.forward, 2, size, 72, taps, (stride, stride), pixel, pixel, True, True, "relu", rows)
+        yield f"depthwise_rows:{name}", partial(_of, _depthwise_rows.by_rows, (72, taps, rows, stride), spec)
+    rows = rows_of(1, 8, 8)
+    images = partial(_depthwise_rows.images, 2, size, size, 72, taps, pixel, pixel, rows)
+    yield "depthwise_rows:images", partial(_of, _depthwise_rows.by_rows, (72, taps, rows), images)
+    filters = partial(_depthwise_rows.filters, 2, size, size, 72, taps, pixel)
+    yield "depthwise_rows:filters", partial(_of, _depthwise_rows.by_columns, (72, taps, size[0] + 1), filters)
+    yield "many_parts", partial(_many_parts.adding, 3, 70, 100)
+
+
+def _of(strategy, sizes, spec):
+    """Return a bound strategy of a function of sizes."""
+    return strategy(*sizes)(spec())
+
+
+LISTS = (products, epilogues, rows, chains, attentions, programs, parts, depthwise_rows, forms)
 
 ELSEWHERE = {
     "attention_packed": "its ranges have to agree, which drawn numbers do not: tests/test_attention_packed.py, tests/test_attention_gpu.py",
     "attention_packed_backward": "as attention_packed: tests/test_attention_packed_gradients.py",
+    **dict.fromkeys(("all_gather_gemm", "all_to_all", "gemm_all_reduce", "gemm_reduce_scatter"), "several GPUs: tests/test_node_gpu.py"),
 }
 """Library strategies in no list, and the reasons."""
 

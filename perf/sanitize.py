@@ -34,6 +34,7 @@ from tabulate import tabulate
 from fireiron import *
 from fireiron.errors import FireironError
 from fireiron.gpu import launch
+from fireiron.gpu.kernel import target_for
 from fireiron.gpu.toolchain import compile_cuda
 from fireiron.values.expr import compiled as number_of
 
@@ -156,7 +157,7 @@ def child(options):
     """Run the main function of a process under a tool."""
     launch.require_cupy().cuda.set_allocator(None)
     what = json.loads(options.child)
-    target = launch.device_arch()
+    target = target_for(launch.device_arch())
     if "control" in what:
         run_control(next(one for one in CONTROLS if one.name == what["control"]), what["faulty"], target)
     else:
@@ -194,7 +195,7 @@ def main():
     options = parser.parse_args()
     if options.child:
         return child(options)
-    target = HOPPER if options.dry else launch.device_arch()
+    target = HOPPER if options.dry else target_for(launch.device_arch())
     names = [name for name in kernels(target) if re.search(options.only, name)]
     started = time.monotonic()
     if options.dry:

@@ -17,6 +17,9 @@ the output Dr: each block writes a part, and `add_parts` adds them in their orde
 Operands may be the same array, because a definition has one list of indices for each: G0 is the row before the first one, and so on.
 """
 
+import math
+from typing import NamedTuple
+
 from fireiron import *
 from fireiron.strategies import _depthwise_gradients as taps_of
 from fireiron.strategies import convolution
@@ -36,6 +39,15 @@ MANY_TAPS = 4
 AT_ONCE = (8, 7, 4, 2, 1)
 """Numbers of rows that a thread loads together, by preference."""
 
+OF_RESULT = (7, 4)
+"""Numbers of rows of the result that a thread computes together if rows have a stride, by preference."""
+
+SMALL = 9
+"""Number of taps up to which four rows together need few registers, so that six blocks fit on an SM."""
+
+WAVES = 3168
+"""Blocks of four waves, with six on each SM of an H200: a last wave that is not full then costs little."""
+
 FEW_ROWS = 32
 """Number of rows of images and of padding up to which a thread of `filters` loads eight rows together."""
 
@@ -52,32 +64,47 @@ FEWEST_ROWS = 14
 """Minimum number of rows of a thread: it also loads as many rows before them as a filter has, less one."""
 
 
-def images(batch, pixels, grads, channels, taps, shift, step, parts=1, dtype=float16, **options):
+class Rows(NamedTuple):
+    """How threads visit the rows: the parts that divide them, the rows loaded together, the columns of a block, and the limit of blocks.
+
+    The limit of registers is that of `min_blocks_per_sm`, or None.
+    """
+
+    parts: int
+    together: int
+    columns: int
+    blocks: int | None = None
+
+
+def images(batch, pixels, grads, channels, taps, shift, step, rows, dtype=float16, **options):
     """Return the gradient of one phase of images whose rows of taps are adjacent; see `_depthwise_gradients.images`.
 
-    `parts` divide the rows of the result, which have the dimensions z and y.
+    `rows` are those of `rows_of_result`. The rows of the result have the dimensions z and y.
     """
-    column, count = taps_of._place("q", "s", shift[1], step[1]), pixels[0] // parts
-    defined = _definition("depthwise_images", "GD", taps[0], count, shift[0], column, dtype)
-    return defined(**_sizes(batch, pixels, grads, channels, taps, parts), dtype=dtype, **options)
+    column, count = taps_of._place("q", "s", shift[1], step[1]), pixels[0] // rows.parts
+    defined = _definition("depthwise_images", "GD", taps[0], count, rows.together, shift[0], column, dtype)
+    return defined(**_sizes(batch, pixels, grads, channels, taps, rows.parts, rows.together), dtype=dtype, **options)
 
 
-def forward(batch, size, channels, taps, stride, padding, dilation, bias, residual, activation, parts=1, dtype=float16, **options):
-    """Return the convolution of images of a `size`; rows have a stride and a dilation of 1. W0 are the last taps of each filter.
+def forward(batch, size, channels, taps, stride, padding, dilation, bias, residual, activation, rows, dtype=float16, **options):
+    """Return the convolution of images of a `size`; rows have a dilation of 1. W0 are the last taps of each filter.
 
-    See `depthwise.definition`; `parts` as for `images`.
+    See `depthwise.definition`; `rows` are those of `rows_of_result`.
     """
     pixels = tuple(convolution.out_size(*numbers) for numbers in zip(size, taps, stride, padding, dilation, strict=True))
-    column, count = taps_of._source("q", "s", stride[1], dilation[1], padding[1]), pixels[0] // parts
+    column, count = taps_of._source("q", "s", stride[1], dilation[1], padding[1]), pixels[0] // rows.parts
     further = bias, residual, activation
-    defined = _definition("depthwise", "XY", taps[0], count, taps[0] - 1 - padding[0], column, dtype, further)
-    return defined(**_sizes(batch, pixels, size, channels, taps, parts), dtype=dtype, **options)
+    if stride[0] > 1:
+        defined = _strided(taps[0], count, rows.together, stride[0], padding[0], column, dtype, further)
+    else:
+        defined = _definition("depthwise", "XY", taps[0], count, rows.together, taps[0] - 1 - padding[0], column, dtype, further)
+    return defined(**_sizes(batch, pixels, size, channels, taps, rows.parts, rows.together), dtype=dtype, **options)
 
 
-def _sizes(batch, pixels, source, channels, taps, parts):
+def _sizes(batch, pixels, source, channels, taps, parts, together):
     """Return the sizes of a definition."""
     count, columns = pixels[0] // parts, pixels[1]
-    loops = {"z": parts, "y": count // at_once(count)}
+    loops = {"z": parts, "y": count // together}
     return {"b": batch, **loops, "q": columns, "c": channels, "s": taps[1], "h": source[0], "w": source[1]}
 
 
@@ -91,7 +118,7 @@ def numbered(name, number):
     return f"{name}{number}" if number else name
 
 
-def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
+def _definition(name, arrays, taps, count, together, newest, column, dtype, further=None):
     """Return the definition for a number of rows of taps.
 
     Args:
@@ -99,12 +126,13 @@ def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
         arrays: the names of the source and of the result.
         taps: the rows of taps.
         count: the rows of a part.
+        together: the rows that a thread loads together.
         newest: the newest row of the source that row 0 of the result reads.
         column: the index of a column of the source.
         dtype: the type of both.
         further: whether a bias and a residual are added, and the activation.
     """
-    (source, result), together = arrays, at_once(count)
+    source, result = arrays
     before = {f"before{number}": _row(f"z * {count}", newest - 1 - number) for number in range(taps - 1)}
     each = f"z * {count} + y" + (f" * {together}" if together > 1 else "")
     now = {numbered(source, number): _row(each, newest + number) for number in range(together)}
@@ -115,9 +143,7 @@ def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
         more, steps = convolution.epilogue(f"out{number}[q,c]", "b z y q c", "c", *(further or (False, False, None)))
         operands |= {numbered(one, number) if one == "R" else one: dims for one, dims in more.items()}
         body |= dict(_sums(taps, number))
-        body |= {f"{one}{number}": text.replace("R[", f"{numbered('R', number)}[") for one, text in steps.items()}
-        body[f"round{number}"] = f"d{number}[q,c] = out{number}[q,c]"
-        body[f"store{number}"] = f"{numbered(result, number)}[b,z,y,q,c] = d{number}[q,c]"
+        body |= _stored(number, steps, result)
     names = [*(f"x{number}" for number in range(together)), *(f"d{number}" for number in range(together))]
     return Fused(
         name=name, dims="b z y q c s h w", batch="b z", scan="y",
@@ -136,6 +162,52 @@ def _definition(name, arrays, taps, count, newest, column, dtype, further=None):
         body=body,
         types=dict.fromkeys([*names, *(f"of_{operand}" for operand in before)], dtype),
     )  # fmt: skip
+
+
+def _strided(taps, count, together, stride, padding, column, dtype, further):
+    """Return the definition of a convolution whose rows have a stride above 1: each iteration loads all rows that its results read.
+
+    Args:
+        taps: the rows of taps, at least the stride.
+        count: the rows of a part.
+        together: the rows of the result that a thread computes together.
+        stride: the stride of rows.
+        padding: the rows of padding.
+        column: the index of a column of the images.
+        dtype: the type of images and result.
+        further: whether a bias and a residual are added, and the activation.
+    """
+    each = f"z * {count * stride} + y * {together * stride}"
+    sources = range((together - 1) * stride + taps)
+    places = [f"{numbered('X', row)}[b,{_row(each, row - padding)},{column},c]" for row in sources]
+    operands, body = {}, {f"load_tap{row}": f"x{row}[q,c,s] = {place}" for row, place in enumerate(places)}
+    for number in range(together):
+        more, steps = convolution.epilogue(f"out{number}[q,c]", "b z y q c", "c", *further)
+        operands |= {numbered(one, number) if one == "R" else one: dims for one, dims in more.items()}
+        body[f"take{number}"] = f"out{number}[q,c] = 0"
+        for tap in range(taps):
+            body[f"product{number}_{tap}"] = f"t{number}_{tap}[q,c,s] = x{number * stride + tap}[q,c,s] * w{taps - 1 - tap}[q,c,s]"
+            body[f"add{number}_{tap}"] = f"out{number}[q,c] += sum(s, t{number}_{tap}[q,c,s])"
+        body |= _stored(number, steps, "Y")
+    return Fused(
+        name="depthwise", dims="b z y q c s h w", batch="b z", scan="y",
+        operands={
+            **{numbered("X", row): "b h w c" for row in sources},
+            **{f"W{row}": "c s" for row in range(taps)},
+            **operands,
+            **{numbered("Y", number): "b z y q c" for number in range(together)},
+        },
+        init={f"filter{row}": f"w{row}[q,c,s] = W{row}[c,s]" for row in range(taps)},
+        body=body,
+        types=dict.fromkeys([*(f"x{row}" for row in sources), *(f"d{number}" for number in range(together))], dtype),
+    )  # fmt: skip
+
+
+def _stored(number, steps, result):
+    """Return the steps that store row `number` of those that are computed together, after those of its epilogue."""
+    named = {f"{one}{number}": text.replace("R[", f"{numbered('R', number)}[") for one, text in steps.items()}
+    rounded = {f"round{number}": f"d{number}[q,c] = out{number}[q,c]"}
+    return named | rounded | {f"store{number}": f"{numbered(result, number)}[b,z,y,q,c] = d{number}[q,c]"}
 
 
 def _row(start, offset):
@@ -226,25 +298,48 @@ def filter_rows(rows, taps):
     return 8 if rows <= FEW_ROWS else 6
 
 
-def suits(rows, taps):
-    """Return whether `images` and `forward` are expected to be faster than kernels that load each tap."""
+def suits(rows, taps, stride=1):
+    """Return whether `images` and `forward` are expected to be faster than kernels that load each tap; `rows` are those of the result."""
+    if stride > 1:
+        return stride <= taps[0] and any(rows % number == 0 for number in OF_RESULT)
     return taps[0] >= MANY_TAPS or at_once(rows) >= SUITABLE
 
 
 def parts(batch, pixels, channels, taps):
-    """Return into how many parts `images` divides the rows, so that there are enough blocks."""
+    """Return into how many parts the rows are divided if there are few, so that there are enough blocks."""
     blocks, rows = batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS), pixels[0]
     few = [count for count in range(1, rows // FEWEST_ROWS + 1) if rows % count == 0 and at_once(rows // count) == at_once(rows)]
     return next((count for count in few if blocks * count >= BLOCKS), max(few, default=1))
 
 
-def by_rows(channels, taps, columns, count):
-    """Return the strategy of `images` and `forward` for channels, taps (rows and columns), columns, and rows of a part."""
-    vector, wide = vector_of(channels, taps), width(channels, taps, columns)
-    chain = AnySpec.tile(b=1, z=1, q=wide, c=CHANNELS).to(Block).split(y=1)
-    names = *(f"load_tap{number}" for number in range(at_once(count))), *(f"load_before{number}" for number in range(taps[0] - 1))
-    for name in names:
-        chain = chain.step(name, _loads(vector, taps))
+def rows_of_result(batch, pixels, channels, taps, stride=1, is_plain=True):
+    """Return how `images` and `forward` visit the rows; the fastest way on an H200.
+
+    If not `is_plain`, there is a bias, a residual or an activation.
+    """
+    wide, blocks = width(channels, taps, pixels[1]), batch * tiles(channels, taps, pixels[1]) * -(-channels // CHANNELS)
+    is_small = vector_of(channels, taps) == 4 and math.prod(taps) <= SMALL
+    if stride > 1:
+        together = next(number for number in OF_RESULT if pixels[0] % number == 0)
+        limit = 3 if together == 7 else 5 if is_plain else None
+        return Rows(1, together, wide, limit if is_small else None)
+    if is_small and wide == 8 and pixels[1] % 8 == 4 and pixels[0] % 7 == 0:
+        return Rows(1, 7, 4, 10 if is_plain else None)
+    counts = [count for count in range(1, pixels[0] // FEWEST_ROWS + 1) if pixels[0] % (4 * count) == 0 and blocks * count >= WAVES]
+    if is_small and counts:
+        return Rows(counts[0], 4, wide, 6 if is_plain else None)
+    count = parts(batch, pixels, channels, taps)
+    return Rows(count, at_once(pixels[0] // count), wide)
+
+
+def by_rows(channels, taps, rows, stride=1):
+    """Return the strategy of `images` and `forward` for channels, taps (rows and columns), `Rows`, and a stride of rows."""
+    tile = AnySpec.tile(b=1, z=1, q=rows.columns, c=CHANNELS).to(Block)
+    chain = (tile.min_blocks_per_sm(rows.blocks) if rows.blocks else tile).split(y=1)
+    before = [f"load_before{number}" for number in range(taps[0] - 1)] if stride == 1 else []
+    loads = (rows.together - 1) * stride + (taps[0] if stride > 1 else 1)
+    for name in (*(f"load_tap{number}" for number in range(loads)), *before):
+        chain = chain.step(name, _loads(vector_of(channels, taps), taps))
     return chain.done()
 
 

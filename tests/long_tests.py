@@ -13,7 +13,7 @@ RUN_ON_A_CPU = {
     "test_sparse_steps::test_printed_text": "test_sparse::test_printed_text",
     "test_sparse::test_printed_text_of_warpgroups": "test_sparse::test_printed_text",
     "test_packed_integers::test_texts_on_a_cpu": "test_packed_integers::test_faults_of_texts_are_found",
-    "test_tiles::test_printed_texts_by_layouts": "test_printed_text::test_copies_of_a_warp",
+    "test_tiles::test_printed_texts_by_layouts": "test_printed_text::test_drawn_strategies",
     "test_fused_random::test_printed_generated_definitions_on_a_cpu": "test_fused_random::test_generated_definitions_equal_float64",
     "test_rings_by_users::test_printed_texts_on_a_cpu": "test_rings_by_users::test_kernels_are_right",
     "test_scattered_sums::test_printed_sums_on_a_cpu": "test_printed_text::test_drawn_strategies",
@@ -32,6 +32,15 @@ RUN_ON_A_CPU = {
     "test_special::test_special_numbers_in_the_printed_text": "test_special::test_a_product_and_a_sum_are_rounded_once_in_the_simulator",
     "test_hopper_attention::test_printed_text": "test_printed_text::test_products_of_warpgroups",
     "test_fused_attention::test_printed_attention_on_a_cpu": "test_printed_text::test_drawn_strategies",
+    "test_printed_text::test_drawn_rings": "test_printed_text::test_rings",
+    "test_printed_text::test_copies_of_a_warp": "test_printed_text::test_drawn_strategies",
+    "test_printed_text::test_descriptors_with_many_static_arrays": "test_printed_text::test_products_of_warpgroups",
+    "test_campaign::test_texts_of_the_second_generator_have_the_indices_of_its_letters": "test_campaign::test_a_few_draws_of_each_subject",
+    "test_printed_text::test_tensor_maps_are_taken_as_the_launcher_encodes_them": "test_printed_text::test_products_of_warpgroups",
+    "test_atomic_extremes::test_printed_extremes_on_a_cpu": "test_atomic_extremes::test_extremes_are_exact",
+    "test_eight_bit_factors::test_printed_text": "test_eight_bit_factors::test_products",
+    "test_affine_outside::test_printed_text": "test_affine_outside::test_right",
+    "test_programmatic_launch::test_printed_text_on_a_cpu": "test_programmatic_launch::test_results_equal_those_of_ordinary_launches",
 }
 """Printed texts compiled for a CPU and executed there."""
 
@@ -76,6 +85,8 @@ COMPILED = {
     "test_maps::test_exports_compile_and_need_no_driver_to_link": "test_maps::test_code_for_one_gpu_is_built_for_it_alone",
     "test_export::test_libraries": "test_export::test_compiles_links_and_refuses",
     "test_export::test_two_exports_in_one_program": "test_export::test_compiles_links_and_refuses",
+    "test_reciprocals::test_mma_addresses_stay_in_registers_of_the_warp": "test_reciprocals::test_mma_addresses_are_uniform_in_a_warp",
+    "test_pingpong::test_compiles": "test_pingpong::test_kernels_are_right",
 }
 """Compiled by NVRTC, nvcc or a C compiler."""
 
@@ -95,6 +106,13 @@ SEPARATE_PROCESSES = {
     "test_cache::test_many_processes_without_locks": "test_cache::test_many_processes_compile_once",
     "test_cache::test_killed_while_it_compiles": "test_cache::test_killed_while_it_writes",
     "test_mutation::test_a_separate_process_has_the_change": "test_mutation::test_a_separate_process_imports_the_change",
+    "test_tune::test_threads": "test_tune::test_an_executor_measures_a_candidate",
+    "test_tune::TestOptuna::test_same_seed_same_search": "test_tune::TestOptuna::test_resumes",
+    "test_tune::test_pruned_candidates_are_reported": "test_tune::test_slow_predictions_are_pruned",
+    "test_tune::test_invalid_times_fail_a_candidate": "test_tune::test_all_kinds_of_failures",
+    "test_tune::test_crash_is_attributed_to_its_candidate": "test_tune::test_all_kinds_of_failures",
+    "test_tune::test_missing_finalist": "test_tune::test_failing_final_measurement",
+    "test_site::test_the_site_is_whole": "test_documents::test_links_exist",
 }
 """Sessions and programs in separate processes."""
 
@@ -107,6 +125,7 @@ DRAWN = {
     "test_exchange::test_registers_of_several_iterations": "test_exchange::test_random_distributions_are_exchanged",
     "test_exchange::test_transposed": "test_exchange::test_random_distributions_are_transposed",
     "test_corpus::test_further_results_do_not_change_unintentionally": "test_corpus::test_results_do_not_change_unintentionally",
+    "test_fused_random::test_transposed_reads": "test_fused_random::test_generated_definitions_equal_float64",
 }
 """Random strategies, and further stored texts."""
 
@@ -145,6 +164,43 @@ VARIANTS = {
     "test_quantized::test_results_in_int8": "test_quantized::test_product",
     "test_wmma::test_options": "test_wmma::test_products",
     "test_linear_cross_entropy::test_stored_by_tma": "test_linear_cross_entropy::test_loss_and_gradients",
+    "test_hopper_attention::test_a_ring_in_a_loop_that_differs_from_tile_to_tile": "test_hopper_attention::test_sizes_known_at_run_time",
+    "test_rank::test_reductions_along_the_last_dimension": "test_rank::test_reductions_along_any_axes",
+    "test_cluster::test_batches_of_matrices": "test_cluster::test_batches_of_run_time_sizes",
+    "test_defer::test_causal_mask_limits_the_trip_count": "test_defer::test_lengths_known_at_run_time",
+    "test_stream_k::test_warp_specialization": "test_stream_k::test_random_sizes",
+    "test_tasks_oracle::test_strategies_of_the_library": "test_tasks_oracle::test_attention",
+    "test_matmul::test_defaults_of_batches": "test_matmul::test_defaults_by_type_and_target",
+    "test_latent_attention::test_missing_synchronization_is_found": "test_paged_attention::test_missing_synchronization_is_found",
+    "test_attention_gradients::test_keys_that_no_query_attends_to": "test_attention_gradients::test_two_dimensions_and_no_elements",
+    "test_integer_operators::test_formulas_of_8_bit_floats": "test_integer_operators::test_rows_of_8_bit_floats_are_reduced_in_float32",
+    "test_inspect::test_the_texts_of_a_kernel": "test_inspect::test_the_command_writes_every_text",
+    "test_ssd::test_few_heads_are_computed_in_parts": "test_ssd::test_gradients_are_finite_differences",
+    "test_hopper_ragged::test_clusters_along_columns": "test_hopper_ragged::test_rows_of_groups",
+    "test_sparse::test_library": "test_sparse::test_printed_text",
+    "test_quantized::test_function": "test_quantized::test_product",
+    "test_parts_of_k::test_an_epilogue_that_reduces_columns_of_parts": "test_parts_of_k::test_outputs_of_products_in_parts",
+    "test_store_rings::test_sizes_known_at_run_time": "test_store_rings::test_kernels_are_right",
+    "test_fused_epilogue::test_epilogue_result_types": "test_fused_epilogue::test_matmul_with_an_epilogue",
+    "test_order_mma_kernels::test_order_mma_text": "test_order_mma_kernels::test_kernels_are_right",
+    "test_fused_masks::test_iterations_are_counted": "test_fused_masks::test_tiles_above_the_diagonal_are_skipped",
+    "test_fused_readers::test_explained": "test_fused_readers::test_commands",
+    "test_limits::test_numbers_are_read_from_modules_as_they_are": "test_limits::test_the_page_is_up_to_date",
+    "test_tasks_attention::test_blocks_that_all_see_have_no_mask": "test_tasks_attention::test_causal",
+    "test_print_values::test_iterations_of_a_matmul": "test_print_values::test_each_element_is_printed_once_with_its_value",
+    "test_rings_by_users::test_race_check_and_simulator_find_faults_of_two_rings": "test_rings::test_race_check_and_simulator_find_ring_faults",
+    "test_roles::test_keys_and_values_have_a_producer_each": "test_roles::test_two_producers_fill_one_ring",
+    "test_fused_orders::test_skip_if_identity_with_constant_and_increasing_maxima": "test_fused_skip::test_skipped_steps_change_no_bits",
+    "test_wmma::test_commands_on_otherwise": "test_wmma::test_products",
+    "test_hopper_attention::test_wrong_fill_counts_are_detected": "test_hopper_attention::test_missing_synchronization_is_found",
+    "test_nested::test_dropped_synchronization_is_found": "test_fused_products::test_missing_synchronization_is_found",
+    "test_graphene_text::test_fused_kernels": "test_graphene_text::test_the_library_is_read_back",
+    "test_integer_formulas::test_unsigned_bytes": "test_integer_formulas::test_wide_integers_are_rounded_once",
+    "test_quantized::test_epilogue": "test_quantized::test_product",
+    "test_wgmma_registers::test_rings": "test_wgmma_registers::test_injected_faults_in_rings",
+    "test_experts_layer::test_storage": "test_experts_layer::test_right",
+    "test_unusual_arrays::test_heads_of_any_multiple_of_8": "test_unusual_arrays::test_attention_of_arrays_with_unusual_strides",
+    "test_cli::test_explain_where_no_step_helps": "test_cli::test_explain_finds_steps_that_work",
 }
 """Other sizes, types, orders or options of a kernel that a default test simulates."""
 

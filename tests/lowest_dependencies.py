@@ -61,7 +61,7 @@ def used(interpreter: str, wheel: Path, folder: Path) -> None:
     """Install the wheel, and use it without the checkout."""
     text = run(interpreter, "--version", folder=folder)
     version = tuple(map(int, re.findall(r"\d+", text)[:2]))
-    folder = folder / Path(interpreter).name
+    folder = folder / ".".join(map(str, version))
     folder.mkdir()
     run(interpreter, "-m", "venv", "env", folder=folder)
     python = folder / "env" / "bin" / "python"

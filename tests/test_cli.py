@@ -677,6 +677,15 @@ def test_a_reader_that_leaves() -> None:
     assert done.stdout in ("141\n", "0\n") and done.stderr == ""
 
 
+def test_a_reader_that_leaves_before_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*arguments: object, **options: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("fireiron.cli.refuse", closed)
+    monkeypatch.setattr("fireiron.cli.drop_output", lambda: None)
+    assert main(["show", "no_such_strategy", "--json"]) == 141
+
+
 def test_version() -> None:
     done = process("--version")
     assert done.returncode == 0 and done.stdout.startswith("fireiron ")

@@ -6,7 +6,7 @@ import pytest
 import fireiron
 from fireiron import conv2d
 from fireiron.errors import ArgumentError
-from fireiron.strategies import convolution
+from fireiron.strategies import _depthwise_rows, convolution
 
 rng = np.random.default_rng(20261129)
 
@@ -93,10 +93,55 @@ def dense(w):
 @pytest.mark.parametrize(
     ("channels", "options"), [(24, {"padding": 1}), (5, {"stride": 2, "dilation": 2}), (64, {"padding": (0, 2)})], ids=["24", "5", "64"]
 )
-def test_depthwise(channels, options):
-    x, w = floats(2, channels, 7, 9), floats(channels, 1, 3, 3)
+def test_depthwise(channels, options, monkeypatch):
+    monkeypatch.setattr(_depthwise_rows, "FEWEST_ROWS", 4)  # two parts of four rows
+    monkeypatch.setattr(_depthwise_rows, "WAVES", 8)
+    x, w = floats(2, channels, 8, 9), floats(channels, 1, 3, 3)
     pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in options.items()}
     require_near(conv2d(last(x), w, groups=channels, arch="sm_90a", **options), right(x, dense(w), **pairs))
+
+
+def test_rows_of_depthwise_convolutions():
+    """The forms for layers of 128 images: four waves of blocks, blocks of four columns, and the usual rows."""
+    rows = _depthwise_rows.Rows
+    forms = {
+        (112, 64, 3): rows(2, 4, 8, 6),
+        (56, 128, 3): rows(2, 4, 8, 6),
+        (28, 256, 3): rows(1, 7, 4, 10),
+        (14, 512, 3): rows(1, 7, 8),
+        (56, 128, 7): rows(1, 8, 4),
+    }
+    for (size, channels, taps), form in forms.items():
+        assert _depthwise_rows.rows_of_result(128, (size, size), channels, (taps, taps)) == form
+    assert _depthwise_rows.rows_of_result(128, (28, 28), 128, (3, 3), 2) == rows(1, 7, 8, 3)
+
+
+@pytest.mark.nightly
+def test_depthwise_with_blocks_of_four_columns():
+    x, w = floats(1, 8, 7, 12), floats(8, 1, 3, 3)
+    require_near(conv2d(last(x), w, padding=1, groups=8, arch="sm_90a"), right(x, dense(w), padding=(1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "taps", "options"),
+    [
+        ((2, 10, 8, 9), (3, 3), {"stride": 2, "padding": 1}),
+        pytest.param((1, 8, 17, 12), (5, 3), {"stride": (2, 1), "padding": (2, 0)}, marks=pytest.mark.nightly),
+        pytest.param((1, 8, 13, 9), (3, 3), {"stride": (3, 2), "padding": 1, "dilation": (1, 2)}, marks=pytest.mark.nightly),
+        pytest.param((1, 64, 24, 6), (3, 3), {"stride": 2, "padding": (0, 1)}, marks=pytest.mark.nightly),
+    ],
+)
+def test_depthwise_with_a_stride_loads_all_rows_together(shape, taps, options, monkeypatch):
+    """Rows before the first one and past the end, an odd number of rows, and an epilogue."""
+    monkeypatch.setattr(_depthwise_rows, "OF_RESULT", (4, 3, 2, 1))
+    x, w, channels = floats(*shape), floats(shape[1], 1, *taps), shape[1]
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in options.items()}
+    want = right(x, dense(w), **pairs)
+    further = {"bias": floats(channels), "residual": last(floats(*want.shape))}
+    want = np.maximum(want + further["bias"].astype(float)[:, None, None] + further["residual"], 0)
+    given = {**options, **further, "activation": "relu", "groups": channels, "arch": "sm_90a"}
+    require_near(conv2d(last(x), w, **given), want)
+    assert "depthwise rows" in conv2d.choice(last(x), w, **given).why
 
 
 @pytest.mark.parametrize(

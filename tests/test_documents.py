@@ -23,10 +23,30 @@ DOCUMENTS = sorted([*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING",
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_blocks_run(document, tmp_path, monkeypatch):
-    """And print what the page shows."""
+    """And print what the page shows; long blocks are only compiled."""
+    require_outputs(document, tmp_path, monkeypatch, long=False)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "document", [document for document in DOCUMENTS if OUTPUTS.LONG in document.read_text()], ids=lambda path: path.name
+)
+def test_all_blocks_run(document, tmp_path, monkeypatch):
+    require_outputs(document, tmp_path, monkeypatch, long=True)
+
+
+def test_long_blocks_are_only_compiled_by_default():
+    page = f"```python\nx = 1\n```\n\n{OUTPUTS.LONG}```python\nprint(x)\nx = 2\n```\n\n```output\n%s\n```\n\n```python\nprint(x)\n```\n\n```output\n%s\n```\n"
+    assert OUTPUTS.replayed(page % (7, 7), "page", long=False) == page % (7, 1)
+    assert OUTPUTS.replayed(page % (7, 7), "page") == page % (1, 2)
+    with pytest.raises(SyntaxError):
+        OUTPUTS.replayed(f"{OUTPUTS.LONG}```python\n1 +\n```\n", "page", long=False)
+
+
+def require_outputs(document, tmp_path, monkeypatch, long):
     monkeypatch.chdir(tmp_path)
     text = document.read_text()
-    assert OUTPUTS.replayed(text, str(document)) == text, f"python docs/make_outputs.py {document.relative_to(ROOT)}"
+    assert OUTPUTS.replayed(text, str(document), long) == text, f"python docs/make_outputs.py {document.relative_to(ROOT)}"
     for path, picture in OUTPUTS.saved_pictures(text):
         assert path.read_text() == picture, f"python docs/make_outputs.py {document.relative_to(ROOT)}"
 

@@ -469,10 +469,15 @@ def test_write_png(tmp_path):
     assert len(np.unique((pixels * 255).astype(np.uint32) @ (1 << 8 * np.arange(pixels.shape[2])))) > 50, "drawn in colors"
     small = draw(program_of("small"), "timeline")
     assert small.png(0.5) == small.png(0.5)
-    for kind in ("tiles", "banks"):
-        assert draw(program_of("small"), kind).png(0.5).startswith(b"\x89PNG")
     with pytest.raises(ArgumentError):
         small.png(0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_written_as_png(kind):
+    pytest.importorskip("matplotlib")
+    assert draw(program_of("small"), kind).png(0.5).startswith(b"\x89PNG")
 
 
 def test_page_is_self_contained(tmp_path):

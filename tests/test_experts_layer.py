@@ -77,6 +77,15 @@ def test_right(name, arch):
     assert np.array_equal(got, again)
 
 
+def test_tiles_of_128_rows_apply_the_activation():
+    """With wgmma, the first product applies the activation for tiles of many rows, too."""
+    x, scores, gate_up, down = layer(70, 1, 72, 40, 1)
+    weights, index = chosen_experts(scores, 1, True)
+    require_near(fireiron.experts(x, scores, gate_up, down, top_k=1, arch="sm_90a"), by_numpy(x, weights, index, gate_up, down)[0])
+    choices = [fireiron.experts.choice(x, scores, gate_up, down, top_k=1, arch=arch).why for arch in ("sm_90a", "sm_80")]
+    assert "gated: gated bm=128" in choices[0] and "up: ampere bm=128" in choices[1]
+
+
 @pytest.mark.parametrize(
     ("arch", "width"),
     [("sm_90a", 136), pytest.param("sm_90a", 64, marks=pytest.mark.nightly), pytest.param("sm_80", 64, marks=pytest.mark.nightly)],

@@ -29,7 +29,9 @@ SMALL = (
 """Blocks of 64 x 64 elements, and a producer of one warp."""
 
 
-def product(gpus, m=64, n=64, k=256):
+def product(gpus, m=64, n=64, k=None):
+    """A problem with two regions per row; with one for more than two GPUs."""
+    k = k or (256 if gpus == 2 else 128)
     return MatMul(m * gpus, n * gpus, k, dtype=float16, c_dtype=float16, **OVER)(GL, GL, GL)(Node(gpus))
 
 

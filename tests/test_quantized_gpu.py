@@ -5,6 +5,7 @@ from test_quantized import MODULES, NAMES, SMALL, arrays, bound, is_near
 
 import fireiron
 from fireiron.gpu import launch
+from fireiron.gpu.kernel import target_for
 
 pytestmark = [
     pytest.mark.gpu,
@@ -26,7 +27,7 @@ def test_forms(module, form):
     import cupy
 
     given, right = on_gpu(module)
-    if form != "ampere" and launch.device_arch() != "sm_90a":
+    if form != "ampere" and target_for(launch.device_arch()) != "sm_90a":
         pytest.skip("needs wgmma")
     kernel = bound(module, form).compile()
     for _ in range(2):

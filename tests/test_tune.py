@@ -774,6 +774,13 @@ def check_executor(executor, tmp_path, alone):
     assert all(one.text for one in tuning.results if one.status == "ok")
 
 
+def test_an_executor_measures_a_candidate():
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        tuning = tuned(Turned(), executor=executor, fixed=BEST, arch="sm_90")
+    assert tuning.counts == {"ok": 1} and dict(tuning.best.values) == BEST and tuning.library_us == 9.5
+    assert tuning.results[0].text
+
+
 def test_threads(tmp_path, monkeypatch, alone):
     monkeypatch.setattr(bench_module, "BUILD_SECONDS", 1.5)
     with concurrent.futures.ThreadPoolExecutor(2) as executor:

@@ -50,11 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
         return status
     except FireironError as error:
-        sys.stdout.flush()
-        return refuse(error, as_json=arguments.json)
+        return _refused(error, arguments.json)
     except BrokenPipeError:
-        drop_output()
-        return 128 + 13
+        return _closed()
     except OSError as error:
         message = ": ".join([*([str(error.filename)] if error.filename else []), str(error.strerror or error)])
         if arguments.json:
@@ -69,6 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + 2
     finally:
         progress("")
+
+
+def _refused(error: FireironError, as_json: bool) -> int:
+    """Print an error of the package, and return the exit status."""
+    try:
+        sys.stdout.flush()
+        return refuse(error, as_json=as_json)
+    except BrokenPipeError:
+        return _closed()
+
+
+def _closed() -> int:
+    """Return the exit status after the reader of the output closed the pipe."""
+    drop_output()
+    return 128 + 13
 
 
 class _Misused(Exception):
