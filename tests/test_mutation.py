@@ -289,7 +289,7 @@ def test_only_the_nearest_files_run(monkeypatch):
     """A near test that fails kills, in a child as in a process that imports the change; without one the mutant survives."""
     outside = next(one for one in mutants("lower/allocate.py") if not one.inside and one.is_one())
     skipping_loops = [(3, rounding()), (4, outside)]
-    monkeypatch.setattr(few, "files_of", lambda mutant: ("tests/test_numerals.py",))
+    monkeypatch.setattr(few, "files", lambda module: ("tests/test_numerals.py",))
     assert {number: verdict.by for number, verdict in few.Judge(10.0).of(skipping_loops)} == {3: "", 4: ""}
     monkeypatch.setattr(few, "files", lambda module: ("tests/test_allocate.py",))
     ((number, verdict),) = few.Judge(10.0).of(skipping_loops[:1])

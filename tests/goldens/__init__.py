@@ -9,7 +9,7 @@
 Run it where `tests` is importable (`PYTHONPATH=.:tests`). Three kinds of files are stored in this folder:
 
 - `texts/*.cu` are the full texts of some 20 kernels that together run nearly every line of the printer; tables to read are `types.txt`,
-  `constants.txt`, `wrong_arguments.txt`, `micro_kernels.cu` and `docs/limits.md` (`readable`);
+  `wrong_arguments.txt`, `micro_kernels.cu` and `docs/limits.md` (`readable`);
 - `cases.xz` has a line for each case of each subject (`subjects`): its name, whether it is a text or which error refuses it, and two digests,
   without and with comments, so that a failing test names the cases that differ, and how (`cases`);
 - `summary.txt` has one line for each subject: how many cases, how many of them refused, and one digest of all, which a diff shows.

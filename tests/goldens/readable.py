@@ -43,12 +43,6 @@ def _wrong_arguments() -> dict[Path, str]:
     return {test_wrong_arguments.TABLE: "".join(f"{line}\n" for line in test_wrong_arguments.lines())}
 
 
-def _constants() -> dict[Path, str]:
-    import test_constants
-
-    return {test_constants.TABLE: "".join(f"{line}\n" for line in test_constants.lines())}
-
-
 def _limits() -> dict[Path, str]:
     import scripts
 
@@ -75,7 +69,6 @@ READABLE: dict[str, Callable[[], dict[Path, str]]] = {
     "micro_kernels": _micro_kernels,
     "wrong_arguments": _wrong_arguments,
     "limits": _limits,
-    "constants": _constants,
     "notebook": _notebook,
     "pictures": _pictures,
 }

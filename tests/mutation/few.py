@@ -13,7 +13,7 @@ The nearest files are determined by a rule (`files`), not by choice: the first t
 5. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
 
 Stored outputs of a part are used, too: they are its contract. For the printer (`cuda`) these are the stored texts, for passes and
-decompositions the stored cases of `test_passes`, for code that runs at import the stored constants (`test_constants`).
+decompositions the stored cases of `test_passes`.
 
 A mutant is killed by a test that fails, by a crash of the process, or by a test that runs a minute longer than all of them may take.
 """
@@ -39,9 +39,6 @@ MOST_FILES = 3
 HANGING = 60.0
 """Seconds of processor time beyond those of all tests, after which a test is considered to hang."""
 
-CONSTANTS = "tests/test_constants.py"
-"""Stored values of constants, which mutants outside of functions change."""
-
 STORED = {printing.FOLDER: DIGESTS, "lower/": "tests/test_passes.py", "decomp/": "tests/test_passes.py"}
 """The stored outputs of parts."""
 
@@ -58,12 +55,6 @@ def files(module: str) -> tuple[str, ...]:
     return tuple(f"tests/{name}.py" for name in dict.fromkeys((*present[:MOST_FILES], *stored)))
 
 
-def files_of(mutant: Mutant) -> tuple[str, ...]:
-    """The files for a mutant: those nearest to its module, and the constants if it changes code outside of functions."""
-    near = files(mutant.module)
-    return near if mutant.inside or CONSTANTS in near else (*near, CONSTANTS)
-
-
 @attrs.define
 class Judge:
     """Judges mutants by their nearest files, with one process for those whose files are the same."""
@@ -77,7 +68,7 @@ class Judge:
     def of(self, chosen: Sequence[tuple[int, Mutant]]) -> Iterator[tuple[int, Verdict]]:
         """The verdicts on numbered mutants, those with the same files one after the other."""
         try:
-            for number, mutant in sorted(chosen, key=lambda pair: (files_of(pair[1]), pair[0])):
+            for number, mutant in sorted(chosen, key=lambda pair: (files(pair[1].module), pair[0])):
                 yield number, self.judge(mutant)
         finally:
             self._stop()
@@ -88,7 +79,7 @@ class Judge:
             return Verdict(mutant, "not one")
         if reason := equivalents().get(mutant.name) or asserted(mutant):
             return Verdict(mutant, "equivalent", reason)
-        near = files_of(mutant)
+        near = files(mutant.module)
         if not near:
             return Verdict(mutant, "", "no file is near")
         answer = self._answer(mutant, near)
