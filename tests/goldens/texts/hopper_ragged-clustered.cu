@@ -359,7 +359,7 @@ grouped_ragged(
         // wait until product_a_sh, product_b_sh are empty
         mbarrier_wait(product_k_ring_empty + iterations_done * 8, 1);
         mbarrier_arrive_expect_tx(product_k_ring_full + iterations_done * 8, product_k_ring_bytes);
-        // a box past the end of A loads its front (%): only results that are not stored depend on it
+        // a box past the end of A loads its front (%), faster than zeros; only results that are not stored use it
         tma_load_multicast(
             product_a_sh_address + iterations_done * product_a_sh_stage_bytes + block * 64 * 128,
             &A_map,
@@ -367,7 +367,7 @@ grouped_ragged(
             0,
             product_k_ring_full + iterations_done * 8,
             0x3);
-        // a box past the end of B loads its front (%): only results that are not stored depend on it
+        // a box past the end of B loads its front (%), faster than zeros; only results that are not stored use it
         tma_load_3d(
             product_b_sh_address + iterations_done * product_b_sh_stage_bytes,
             &B_map,
