@@ -433,7 +433,7 @@ def _boxes(printer: Printer, statement: Exec, array: int) -> list[Box]:
     along = next(dim for dim in (0, 1) if global_view.axis(dim) == first)
     length, rows = (constant(shared_view.shape[dim]) or 0 for dim in (along, 1 - along))
     # TMA swizzles by the bits of shared-memory addresses, so a box starts at the address of its first row, in any phase of the swizzle.
-    storage = shared_access.storage or printer.buffer(shared_access).storage
+    storage = shared_access.storage or printer.kernel.buffer(shared_access.buffer).storage
     start_access = attrs.evolve(shared_access, storage=storage.plain)
     boxes = []
     for first in range(0, length, tensor_map.box[0]):
