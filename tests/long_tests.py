@@ -1,6 +1,6 @@
 """Tests of the long tier, each with a test of the default tier that executes the same code.
 
-The default tier takes less than 15 minutes on two cores. A test of more than a second is in this table if the other one fails for most
+The default tier takes less than 15 minutes on two cores. A test of about a second or more is in this table if the other one fails for most
 faults in the same code. `make fuzz` runs all. Texts of kernels are also compared with stored ones by default (`tests/goldens`).
 """
 
