@@ -92,7 +92,7 @@ def estimated_us(work: Work, values: Mapping[str, int]) -> float:
     """Return the estimated time in microseconds of a kernel with a tile of `bm` x `bn`, and `stages` of `bk` in shared memory.
 
     >>> round(estimated_us(Work(4096, 4096, 4096), {"bm": 128, "bn": 256, "bk": 64, "stages": 4}))
-    188
+    185
     """
     tiling = _tiling(work, values)
     if work.across_lines:

@@ -65,7 +65,7 @@ MatMul.load(A, SH).pad("4")  # wrong: "str" | Literal['4']
 Move.coalesced_copy("4")  # wrong: "str" | Literal['4']
 MatMul("64", 64, 64)  # wrong: "str" | Literal['64']
 MatMul(64, 64)  # wrong: "K"
-MatMul(64, 64, 64, dtype=np.float16)  # wrong: "DType
+MatMul(64, 64, 64, dtype=16)  # wrong: "DType
 Move(64, "64")  # wrong: "str" | Literal['64']
 MatMul(64, 64, 64)("GL", GL, GL)  # wrong: "Memory"
 MatMul(64, 64, 64)(GL, GL, GL)(RF)  # wrong: "Level"
