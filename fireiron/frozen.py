@@ -63,10 +63,10 @@ def _frozen(cls: C | None = None, *, eq: bool = True) -> Any:
     names = list(annotations)
     if eq and any(getattr(vars(cls).get(name), "eq_key", None) is not None for name in names):
         raise TypeError(f"{cls.__qualname__}: a field has a function for comparison; use attrs.frozen")
-    made = _AtFirstUse(cls, annotations)
-    methods = _methods(made, eq)
-    made.cls = _with_slots(made, names, methods) if _is_usual(vars(cls), names) else _by_attrs(cls, methods)
-    return made.cls
+    deferred = _AtFirstUse(cls, annotations)
+    methods = _methods(deferred, eq)
+    deferred.cls = _with_slots(deferred, names, methods) if _is_usual(vars(cls), names) else _by_attrs(cls, methods)
+    return deferred.cls
 
 
 def _field_annotations(cls: type) -> dict[str, Any]:
@@ -83,16 +83,16 @@ def _is_usual(body: Mapping[str, Any], names: list[str]) -> bool:
     )
 
 
-def _methods(made: _AtFirstUse, eq: bool) -> dict[str, Any]:
+def _methods(deferred: _AtFirstUse, eq: bool) -> dict[str, Any]:
     """Return the methods for text, equality and hash that the body of a class does not define."""
-    body = vars(made.cls)
+    body = vars(deferred.cls)
     methods: dict[str, Any] = {}
     if "__repr__" not in body:
-        methods["__repr__"] = _printer(made)
+        methods["__repr__"] = _printer(deferred)
     if eq and "__eq__" not in body and "__ne__" not in body:
-        methods["__eq__"] = _comparison(made)
+        methods["__eq__"] = _comparison(deferred)
         if "__hash__" not in body:
-            methods["__hash__"] = _hash(made)
+            methods["__hash__"] = _hash(deferred)
     return methods
 
 
@@ -104,17 +104,17 @@ def _by_attrs(cls: type, methods: dict[str, Any]) -> Any:
     return result
 
 
-def _with_slots(made: _AtFirstUse, names: list[str], methods: dict[str, Any]) -> Any:
+def _with_slots(deferred: _AtFirstUse, names: list[str], methods: dict[str, Any]) -> Any:
     """Return the class with a slot for each field, and with methods."""
-    cls = made.cls
+    cls = deferred.cls
     bases = cls.__mro__[-2:0:-1]
     inherited = {name: getattr(base, name) for base in bases for name in getattr(base, "__slots__", ()) if name in names}
     slots = [name for name in names if name not in inherited]
     if not any("__weakref__" in vars(base) for base in bases):
         slots.append("__weakref__")
     kept = {name: value for name, value in vars(cls).items() if name not in names and name not in ("__dict__", "__weakref__")}
-    later = {name: _Later(made, name) for name in _AT_FIRST_USE if name not in kept}
-    own = {_PLAIN: made.plain, "__slots__": tuple(slots), "__qualname__": cls.__qualname__}
+    later = {name: _Later(deferred, name) for name in _AT_FIRST_USE if name not in kept}
+    own = {_PLAIN: deferred.plain, "__slots__": tuple(slots), "__qualname__": cls.__qualname__}
     body = {**_SHARED, **kept, **methods, **later, **inherited, **own}
     result = type(cls)(cls.__name__, cls.__bases__, body)
     for cell in _cells(kept.values()):
@@ -188,10 +188,10 @@ class _AtFirstUse:
         bases = tuple(type(base.__name__, (), {_FIELDS: fields}) for base in cls.__mro__[1:-1] if (fields := getattr(base, _FIELDS, None)))
         names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", *_HOOKS) if hasattr(cls, name)}
         body = {**self.body, **names, "__annotations__": self.annotations}
-        made: Any = attrs.frozen(repr=False, eq=False)(type(cls.__name__, bases, body))
+        complete: Any = attrs.frozen(repr=False, eq=False)(type(cls.__name__, bases, body))
         for name in _AT_FIRST_USE:
             if isinstance(vars(cls).get(name), _Later):
-                setattr(cls, name, vars(made)[name])
+                setattr(cls, name, vars(complete)[name])
 
 
 def _plain_init(cls: type, fields: dict[str, tuple[Any, Any]]) -> Callable[..., None] | None:
@@ -232,15 +232,15 @@ _NAMES_IN_INIT: Final = {"setter": object.__setattr__.__get__}
 class _Later:
     """An attribute of a class that is made when it is first read."""
 
-    __slots__ = ("made", "name")
+    __slots__ = ("deferred", "name")
 
-    def __init__(self, made: _AtFirstUse, name: str) -> None:
-        self.made = made
+    def __init__(self, deferred: _AtFirstUse, name: str) -> None:
+        self.deferred = deferred
         self.name = name
 
     def __get__(self, instance: object, owner: type) -> Any:
-        self.made.make(self.name)
-        value = vars(self.made.cls)[self.name]
+        self.deferred.make(self.name)
+        value = vars(self.deferred.cls)[self.name]
         return value.__get__(instance, owner) if hasattr(value, "__get__") else value
 
 
@@ -284,7 +284,7 @@ def _values(names: list[str]) -> Callable[[Any], Any]:
     return operator.attrgetter(*names) if names else lambda value: ()
 
 
-def _comparison(made: _AtFirstUse) -> Callable[[Any, Any], Any]:
+def _comparison(deferred: _AtFirstUse) -> Callable[[Any, Any], Any]:
     values: Callable[[Any], Any] | None = None
 
     def __eq__(self: Any, other: Any) -> Any:
@@ -292,32 +292,32 @@ def _comparison(made: _AtFirstUse) -> Callable[[Any, Any], Any]:
         if other.__class__ is not self.__class__:
             return NotImplemented
         if values is None:
-            values = _values(made.names(lambda field: field.eq))
+            values = _values(deferred.names(lambda field: field.eq))
         return values(self) == values(other)
 
     return __eq__
 
 
-def _hash(made: _AtFirstUse) -> Callable[[Any], int]:
+def _hash(deferred: _AtFirstUse) -> Callable[[Any], int]:
     values: Callable[[Any], Any] | None = None
-    start = hash(f"{made.cls.__module__}.{made.cls.__qualname__}")
+    start = hash(f"{deferred.cls.__module__}.{deferred.cls.__qualname__}")
 
     def __hash__(self: Any) -> int:
         nonlocal values
         if values is None:
-            values = _values(made.names(lambda field: field.eq if field.hash is None else field.hash))
+            values = _values(deferred.names(lambda field: field.eq if field.hash is None else field.hash))
         return hash((start, values(self)))
 
     return __hash__
 
 
-def _printer(made: _AtFirstUse) -> Callable[[Any], str]:
+def _printer(deferred: _AtFirstUse) -> Callable[[Any], str]:
     shown: list[tuple[str, Callable[[Any], str]]] | None = None
 
     def __repr__(self: Any) -> str:
         nonlocal shown
         if shown is None:
-            shown = made.shown()
+            shown = deferred.shown()
         printing = _PRINTING.__dict__.setdefault("ids", set())
         if id(self) in printing:
             return "..."

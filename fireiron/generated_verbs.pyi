@@ -231,7 +231,7 @@ class SplitVerbs:
         rewrite: for k: load(k); S(k) --> load(0) ... load(stages-2); for k: { load(k+stages-1); S(k) }
         """
     def separate_masked_tiles(self) -> Self:
-        """Print the iterations in which no mask changes an element as a loop of their own, without the masks and their conditions.
+        """Print the iterations in which no mask changes an element as a separate loop, without the masks and their conditions.
 
         Legal on any split. The conditions of masks, and of elements past the end, are comparisons that are linear in the loop variable. So they
         hold in the first or in the last iterations, and the loop is printed two or three times. Other loops stay as they are: those with other

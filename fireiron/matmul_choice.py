@@ -238,8 +238,8 @@ def chosen(key: CacheKey, prove: Prove = prove_only, bind: Callable[[Problem], B
     bound to the matmul alone.
     """
     problems, place = key.problems, key.place
-    found = [(problem, place.find(problem.spec, problem.served, prove=prove, bind=bind(problem))) for problem in problems]
-    exact = [(choice, problem) for problem, choice in found if choice is not None]
+    choices = [(problem, place.find(problem.spec, problem.served, prove=prove, bind=bind(problem))) for problem in problems]
+    exact = [(choice, problem) for problem, choice in choices if choice is not None]
     recorded = [(choice, problem) for choice, problem in exact if choice.record is not None]
     if recorded:
         choice, problem = min(recorded, key=lambda pair: preference(pair[0].record, place.gpu) if pair[0].record else ())

@@ -133,8 +133,8 @@ def _sets(arrays: Arrays) -> list[Arrays]:
     """Return the arrays and as many copies as exceed L2; only the arrays if they exceed it themselves, or if a copy has other strides."""
     given = operands_of({name: array for name, array in zip(("a", "b", "out"), arrays, strict=True) if array is not None})
     bytes = sum(math.prod(operand.shape) * TYPES[operand.dtype].bytes for operand in given.values())
-    alike = all(library(array) in LIBRARIES for array in arrays if array is not None)
-    if not alike or not all(_is_packed(operand) or _is_packed(operand.transposed) for operand in given.values()):
+    in_libraries = all(library(array) in LIBRARIES for array in arrays if array is not None)
+    if not in_libraries or not all(_is_packed(operand) or _is_packed(operand.transposed) for operand in given.values()):
         return [arrays]
     copies = min(MOST_SETS, math.ceil(ROTATED / bytes)) - 1
     return [arrays, *(tuple(None if array is None else _copy(array) for array in arrays) for _ in range(copies))]

@@ -31,7 +31,7 @@ PLANS = (
     ("3 bursts of 2 rounds, 50 ms", False, 0.05, 2, 3, None),
     ("2 bursts of 2 rounds, 150 ms", False, 0.15, 2, 2, None),
 )
-"""A title; whether contenders are prepared anew; the pause in seconds; rounds per burst; bursts; backward (None: every other time)."""
+"""A title; whether contenders are prepared again; the pause in seconds; rounds per burst; bursts; backward (None: every other time)."""
 
 
 def contenders_of(torch, case):

@@ -95,7 +95,7 @@ def predictions(name, labels):
 
     facts = Facts(problem(*CASES[name])[0], as_architecture(TARGET))
     rules = {rule.name: rule for rule in RULES}
-    found = {}
+    predictions = {}
     for label in labels:
         skeleton, *words = re.sub(r"^derived \d+ |: [^:]* us$", "", label).split()
         try:
@@ -104,10 +104,10 @@ def predictions(name, labels):
                 sketch = rules[word[1:]].amend(facts, sketch) if word.startswith("+") else sketch
             values = {key: int(value) for key, _, value in (word.partition("=") for word in words if "=" in word)}
             program = sketch.strategy(values)(facts.spec).program(facts.target)
-            found[label] = predict(program, facts.gpu, facts.assumed).us
+            predictions[label] = predict(program, facts.gpu, facts.assumed).us
         except (FireironError, KeyError) as error:
             print(f"{name}: {label}: {str(error).splitlines()[0]}", flush=True)
-    return found
+    return predictions
 
 
 def in_order(pairs):

@@ -7,8 +7,8 @@ or that are divided, are used from `--new` files only (`2026-11-30-h200-choice-3
 `lower/wrap_boxes.py`. The current parameters are judged: the geometric
 mean, over sizes, of the time of the best measured tile by that of the tile with the least estimate, and the least of these ratios. `--fit`
 changes the named parameters (`all`: all numbers) one after the other by the factors in `STEPS`, as long as that lessens the loss: the mean
-of the squared errors of the logarithm, in which a tile weighs less the slower it is compared with the best one. `--thirds` fits without each
-third of the sizes in turn, and judges by that third.
+of the squared errors of the logarithm, in which a tile weighs less the slower it is compared with the best one. `--thirds` fits three
+times, each time without a third of the sizes, and judges by that third.
 """
 
 import argparse

@@ -69,7 +69,7 @@ ROTATED = 240e6
 """Bytes of all sets together."""
 
 BURST = 4000.0
-"""Microseconds of timed work of a contender before the next one runs: all contenders take turns in each round. A median over several turns
+"""Microseconds of timed work of a contender before the next one runs: all contenders run in each round. A median over several runs
 depends less on clocks and power, which earlier contenders change (`burst_order.py`)."""
 
 MOST_SETS = 300
@@ -120,7 +120,7 @@ def wide(case, most, seed):
 
 def multicast_tiles(case, most):
     """Return tiles of any height of the least expected time in clusters of eight blocks, and in smaller ones without multiples of 8 rows."""
-    work, found = work_of(case.spec), []
+    work, candidates = work_of(case.spec), []
     every = [(ANY_HEIGHT, full_values(ANY_HEIGHT, values)) for values in in_clusters(ANY_HEIGHT, work, hopper.heights(*case.shape[:2]))]
     ranked = sorted(every, key=lambda candidate: estimated_us(work, candidate[1]))
     for test in (is_large, is_shared_in_parts):
@@ -129,8 +129,8 @@ def multicast_tiles(case, most):
             tile = values["bm"], values["bn"]
             if test(values) and tile not in tiles and len(tiles) < most:
                 tiles.add(tile)
-                found.append((name, values))
-    return found
+                candidates.append((name, values))
+    return candidates
 
 
 def is_large(values):

@@ -273,7 +273,7 @@ def graph_of(function: Callable[[], Any], calls: int = CALLS) -> Any:
 
 
 def rotated(names: Iterable[str], turn: int) -> list[str]:
-    """Return names in another order in each turn: what follows idle SMs has higher clocks."""
+    """Return names in another order in each round: what follows idle SMs has higher clocks."""
     every = list(names)
     first = turn * (len(every) // TURNS + 1) % len(every)
     return every[first:] + every[:first]

@@ -215,7 +215,7 @@ def by_keys(
         at_end: wait for the MMAs beyond `in_flight` only at the end of an iteration.
         joined: row sums are loaded with the same mbarriers as Q and dO.
         stagger: block b begins with the block of queries number b * stagger, so that blocks of a head add to different parts of dQ.
-        separate: masked blocks of queries have a loop of their own.
+        separate: masked blocks of queries have a separate loop.
     """
     tiles, persistent = _blocks(fused, bn), blocks is not None
     tiles = tiles.persistent(blocks, dynamic) if persistent else tiles

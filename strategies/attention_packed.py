@@ -16,7 +16,7 @@ int32: `ranges` computes low and high from the offsets of sequences, with or wit
 others; `attend` launches the kernel.
 
 `hopper` uses TMA, circular buffers, wgmma and a producer; the PV MMA overlaps with the exponentials of the next block of keys. Masked
-blocks have loops of their own, so the others neither test limits nor read them from memory.
+blocks have separate loops, so the others neither test limits nor read them from memory.
 """
 
 import functools

@@ -109,7 +109,7 @@ def by_rows(
         dynamic: persistent blocks claim the longest remaining tile from a counter.
         order_mma: warpgroups issue their MMAs in a fixed order.
         reuse_buffer: stage the output in the memory of the queries; for one tile per block.
-        separate: blocks of keys that a mask or the last key changes have a loop of their own.
+        separate: blocks of keys that a mask or the last key changes have a separate loop.
     """
     names = {one.name for one in fused.fused_definition.steps}
     masks = names & {"mask", "window"}

@@ -76,7 +76,7 @@ ALLOCATOR = {-1: 1 << 30, -2: 1 << 26, -3: 1 << 25}
 
 
 def pytest_configure():
-    """Let the allocator keep freed memory: otherwise each large array is mapped anew, page by page, which takes a tenth of the time."""
+    """Let the allocator keep freed memory: otherwise each large array is mapped again, page by page, which takes a tenth of the time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     for parameter, value in ALLOCATOR.items() if mallopt is not None else ():
         mallopt(parameter, value)

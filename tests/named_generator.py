@@ -136,7 +136,7 @@ def _of_shared_stages(name, rng, symbols):
 
 
 def _of_kind(name, rng, symbols):
-    """A kind of one's own: lanes that receive from later ones, or a product with a scalar factor."""
+    """A new kind: lanes that receive from later ones, or a product with a scalar factor."""
     symbols.clear()
     dtype = rng.choice((float32, int32))
     if name == "lanes":

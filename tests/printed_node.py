@@ -1,4 +1,4 @@
-"""Execute printed texts in which GPUs exchange data on the CPU: each GPU has arrays of its own, and all access the mapped workspaces.
+"""Execute printed texts in which GPUs exchange data on the CPU: each GPU has separate arrays, and all access the mapped workspaces.
 
 The blocks of all GPUs run at once, in random order, and launches follow each other on each GPU, so that a GPU may be a launch ahead. TMA
 stores to workspaces arrive as late as a wait for their arrival permits. Numbers that threads store arrive at once.

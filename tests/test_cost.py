@@ -656,7 +656,7 @@ def test_the_compiler_unrolls_short_loops():
 
 
 def test_hints_follow_the_operands():
-    """Blocks that read no common tile are not told to share tiles; without shared memory, its unit is named L1."""
+    """Blocks that read no common tile get no advice to share tiles; without shared memory, its unit is named L1."""
     copy = predict(Move.tile(8, 128).to(Block).tile(1, 4).to(Thread).done()(Move(1024, 1024)(GL, GL)(Kernel)))
     product = predict(tiled()(MatMul(1024, 1024, 64)(GL, GL, GL)(Kernel)))
     assert (copy.common_tiles, product.common_tiles) == (False, True)

@@ -522,10 +522,10 @@ def test_second_blocks_fit_where_sums_of_columns_load_two_arrays():
         definition = Fused(name="sums", dims="m n", operands={**operands, "Y": "n"}, body=body)
         return schedule(definition(m=4096, n=4096), "sm_90a", candidates=1).chosen.values
 
-    one = rows({"X": "m n"}, "t[m,n] = X[m,n] * 2")
-    two = rows({"X": "m n", "Z": "m n"}, "t[m,n] = X[m,n] - Z[m,n]")
-    assert (one["rows"], two["rows"]) == (64, 32)
-    assert all(values["rows"] // 8 * values["vector"] * arrays == 64 for values, arrays in ((one, 1), (two, 2)))
+    single = rows({"X": "m n"}, "t[m,n] = X[m,n] * 2")
+    double = rows({"X": "m n", "Z": "m n"}, "t[m,n] = X[m,n] - Z[m,n]")
+    assert (single["rows"], double["rows"]) == (64, 32)
+    assert all(values["rows"] // 8 * values["vector"] * arrays == 64 for values, arrays in ((single, 1), (double, 2)))
 
 
 def test_live_results_limit_tiles():

@@ -379,7 +379,7 @@ def test_descriptors_are_built_once_per_iteration():
 
 
 def test_printed_text(tmp_path):
-    """The printed text, executed with threads in random order; masked blocks of keys have a loop of their own."""
+    """The printed text, executed with threads in random order; masked blocks of keys have a separate loop."""
     if printed_text.COMPILER is None:
         pytest.skip("no C++ compiler")
     separate = staying(72, 64, lse=True, dynamic=True, separate=True, bn=16, epi_n=64)

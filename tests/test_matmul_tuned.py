@@ -91,8 +91,8 @@ def test_parts_of_k_are_measured_too(tuned, gpu):
 def test_tiles_differ(tuned, gpu):
     """The values of a tile that differ in pieces of C only take one place."""
     tuned.measured(*key_of(1100, 1104, 512), 3, lambda line: None)
-    found = [re.search(r"bm=(\d+) .*bn=(\d+)", name).groups() + tuple(re.findall(r"cluster_.=(\d)", name)) for name in gpu.names[1:]]
-    assert len(set(found)) == len(found) >= 2
+    tiles = [re.search(r"bm=(\d+) .*bn=(\d+)", name).groups() + tuple(re.findall(r"cluster_.=(\d)", name)) for name in gpu.names[1:]]
+    assert len(set(tiles)) == len(tiles) >= 2
 
 
 def test_strategies_that_copy_by_threads_are_measured(tuned, gpu):

@@ -679,8 +679,8 @@ def test_a_quick_allocation_has_the_same_layout():
     sys.modules["torch"]._C = types.SimpleNamespace(_dynamo=types.SimpleNamespace(guards=guards))
     a, c = Tensor((4, 8)), Tensor((4, 6), (1, 4), dtype="float16")
     ((plain, quick),) = replays.recipe((a,), None, c, recording((Plan(Fixed(), [view(a), view(c)]), (a.address, c.address))))[2]
-    for made in (plain(), quick()):
-        assert (made.shape, made.strides, made.dtype, made.device) == (c.shape, c.strides, c.dtype, c.device)
+    for output in (plain(), quick()):
+        assert (output.shape, output.strides, output.dtype, output.device) == (c.shape, c.strides, c.dtype, c.device)
 
 
 def test_maps_and_counters_are_described():

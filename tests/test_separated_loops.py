@@ -15,11 +15,11 @@ from fireiron.ir.plain_iterations import plain_iterations
 from fireiron.values.expr import TRUE, AnyOf, Less, Var, any_of, as_expr, less, minimum
 
 STATEMENT = next(
-    one
-    for one in statements(
+    statement
+    for statement in statements(
         MatMul(4, 4, 4)(GL, GL, GL)(Kernel).tile(4, 4).to(Block).tile(1, 1).to(Thread).split(1).done().program("sm_80").walked.body
     )
-    if isinstance(one, Exec)
+    if isinstance(statement, Exec)
 )
 
 

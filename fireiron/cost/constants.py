@@ -46,7 +46,7 @@ class Constants:
     alone_order: float = 2.6
     """Order of the norm that combines the time of a single warp and that of the SM."""
     tiles_order: float = 3.0
-    """Order of the norm that combines device memory with all else in a kernel with a ring whose SMs compute several tiles in turn."""
+    """Order of the norm that combines device memory with all else in a kernel with a ring whose SMs compute several tiles each."""
     read_share: float = 0.85
     """Share of the data sheet's memory bandwidth that reads reach (a copy of 1 GiB on an H200: 4.2 of 4.8 TB/s)."""
     write_share: float = 0.70

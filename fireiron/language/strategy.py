@@ -667,7 +667,7 @@ def _of_another_definition(start: Starter | AnyStarter, starter: Starter | AnySt
 
 
 def _without_lines(start: Starter | AnyStarter, same_text: bool) -> str:
-    """Return how a definition without lines of its own differs: in declared types if the text is the same, or by fewer steps."""
+    """Return how a definition without separate lines differs: in declared types if the text is the same, or by fewer steps."""
     definition = getattr(start, "fused_definition", None)
     if not same_text or definition is None:
         return "fewer steps"

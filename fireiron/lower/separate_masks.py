@@ -1,4 +1,4 @@
-"""`separate_masks`: mark the loops whose iterations without masks are printed as a loop of their own.
+"""`separate_masks`: mark the loops whose iterations without masks are printed as a separate loop.
 
 The printer divides them (`fireiron.cuda.separated_loops`). To checks and the simulator, the parts are one loop. A loop without conditions
 that separate its iterations is not marked.

@@ -1,4 +1,4 @@
-"""Iterations without masks as a loop of their own: `separate_masked_tiles` on a split."""
+"""Iterations without masks as a separate loop: `separate_masked_tiles` on a split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fireiron.language.tree import Refinement
 
 @frozen
 class SeparateMaskedTiles(Refinement):
-    """Print the iterations in which no mask changes an element as a loop of their own, without the masks and their conditions.
+    """Print the iterations in which no mask changes an element as a separate loop, without the masks and their conditions.
 
     Legal on any split. The conditions of masks, and of elements past the end, are comparisons that are linear in the loop variable. So they
     hold in the first or in the last iterations, and the loop is printed two or three times. Other loops stay as they are: those with other

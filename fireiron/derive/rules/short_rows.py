@@ -51,14 +51,14 @@ class ShortRows(Skeleton):
         sketch = Sketch(self.name, because, facts.spec.starter).deciding(shape)
         tile: dict[str, Any] = {dim: shape[f"rows_{dim}"] if dim in dims else 1 for dim in facts.parallel}
         sketch = sketch.then("blocks", call("tile", **tile), call("to", Block))
-        several = {dim for dim in dims if any(option[f"rows_{dim}"] > 1 for option in shape.options)}
+        several_dims = {dim for dim in dims if any(option[f"rows_{dim}"] > 1 for option in shape.options)}
         for name in main_arrays(facts, along):
-            if several <= set(own_dims(facts, name)):
+            if several_dims <= set(own_dims(facts, name)):
                 copy = _several_rows(own_dims(facts, name), along, dims, shape)
                 sketch = sketch.then(f"load {name}", call("load", name, RF, copy))
         for step in facts.steps:
             target = tuple(dim for dim in step.formula.target.dims if dim not in facts.batch)
-            if step.formula.copies and step.formula.output in facts.spec.outputs and {along, *several} <= set(target):
+            if step.formula.copies and step.formula.output in facts.spec.outputs and {along, *several_dims} <= set(target):
                 sketch = sketch.then(f"store {step.name}", call("step", step.name, _several_rows(target, along, dims, shape)))
         return sketch.then("done", call("done"))
 

@@ -1,4 +1,4 @@
-"""Iterations without masks as a loop of their own: `separate_masked_tiles` on a split."""
+"""Iterations without masks as a separate loop: `separate_masked_tiles` on a split."""
 
 from __future__ import annotations
 
