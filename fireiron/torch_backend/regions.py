@@ -52,7 +52,10 @@ def is_item(node: Any) -> bool:
 
 
 class Regions:
-    """The regions of a graph. `refused` has the reasons against nodes that belong to none, by node. `apart` are such nodes, with reasons."""
+    """The regions of a graph. `refused` has the reasons against nodes that belong to none, by node.
+
+    `apart` has nodes that belong to none in any case, with the reasons.
+    """
 
     def __init__(self, graph: Any, apart: Mapping[Any, str] | None = None) -> None:
         self.nodes = list(graph.nodes)

@@ -56,6 +56,9 @@ LIBRARY: Final = 0.88
 """Time of the library's product relative to the prediction of the derived one: 165 to 180 and 190 us (2026-12-01, H200, float16, 4096 cubed
 and 1024 x 8192 x 8192)."""
 
+GAIN: Final = 0.95
+"""Most time of a product with functions, relative to that of separate kernels: a product predicted at 0.98 took 1.08 (2026-12-01, H200)."""
+
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
 
@@ -149,7 +152,7 @@ class Rewriting:
     # ------------------------------------------------------------------------------------------ one region
 
     def _answered(self, region: Region, apart: Collection[Any] = ()) -> _Answer | str:
-        """Return the definition and the derived strategy of a region, or why it is left to Inductor. `apart` are products of the library."""
+        """Return the definition and the derived strategy of a region, or why it is left. `apart` are products that the library computes."""
         try:
             device = self._device(region.nodes)
             self._check_worth(region, apart)
@@ -186,11 +189,14 @@ class Rewriting:
         per_thread = values.get("wm", 1) * values.get("wn", 1) // LANES
         together = answer.us + copied + delay_us(count, product.meta["val"].numel(), per_thread, gpu)
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
-        operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
-        after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
-        apart = LIBRARY * plain.us + CONSTANTS.launch_us + after
-        if together > apart:
-            raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and a kernel after it")
+        apart = LIBRARY * plain.us
+        if not _is_followed(region):
+            operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
+            after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
+            apart += CONSTANTS.launch_us + after
+        if together > GAIN * apart:
+            others = "what follows computes the functions" if _is_followed(region) else "a kernel after it"
+            raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and {others}")
 
     def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
         """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
@@ -326,6 +332,13 @@ class _Answer:
 
     stated: Stated
     derived: Derivation
+
+
+def _is_followed(region: Region) -> bool:
+    """Whether the kernels that read the results of a product's functions can compute these functions, too."""
+    own = set(region.nodes)
+    readers = [user for node in outputs_of(region.nodes) for user in users_of(node) if user not in own]
+    return bool(readers) and all(name_of(user) in FUSIBLE for user in readers)
 
 
 def _divided(region: Region) -> list[Any]:
