@@ -253,7 +253,8 @@ def shares(rows, label, modules):
     text = f"{label}: {len(rows)} of {modules} modules compiled; {len(timed)} measured, {len(wrong)} wrong, {len(failed)} failed; "
     text += f"{len(whole)} others are left to Inductor as a whole"
     for peer in ("eager", "inductor", TUNED):
-        ratios = [row["us"][peer] / row["us"][BOTH if peer == TUNED else "fireiron"] for row in timed if peer in row["us"] and row["taken"]]
+        own = BOTH if peer == TUNED else "fireiron"
+        ratios = [row["us"][peer] / row["us"][own] for row in timed if {peer, own} <= row["us"].keys() and row["taken"]]
         if ratios:
             faster = sum(ratio > 1 for ratio in ratios) / len(ratios)
             text += f"; {peer}: {mean(ratios):.3f} of {len(ratios)} with derived kernels, faster for {faster:.0%}"
