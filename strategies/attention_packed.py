@@ -23,6 +23,7 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
+from fireiron.strategies import _isolated as _places
 from fireiron.strategies import attention, hopper_attention
 from fireiron.strategies._fused import by_warpgroups
 from fireiron.strategies.attention import LN_2, LOG2_E, fragments, tiles
@@ -198,7 +199,7 @@ def of_tiles(low, high):
     return tuple(getattr(values, "values", values) for values in ranges)
 
 
-def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse=False):
+def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse=False, isolated=False):
     """Compute attention of packed tokens q[tokens, heads, d] to k[tokens, groups, d] and v: an array like q.
 
     `offsets`, `keys`, `causal` and `window` as for `ranges`; `scale` is 1 / sqrt(d) by default. Tokens are contiguous rows.
@@ -206,9 +207,10 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
 
     With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
 
-    Values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is not finite reaches all
-    queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it is past the last offset.
-    NaN in q or k reaches only queries that attend to the key.
+    Without `isolated`, values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is
+    not finite reaches all queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it
+    is past the last offset. NaN in q or k reaches only queries that attend to the key. With `isolated`, arrays are copied so that each
+    sequence begins at a tile. Then no number of a sequence reaches another one, also in gradients.
 
     Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
     """
@@ -217,18 +219,25 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
     if tuple(k.shape) != tuple(v.shape) or k.shape[2] != d or heads % groups:
         got = f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         raise ArgumentError("attend: shapes do not match", got=got, legal="q[tokens,heads,d], k[tokens,groups,d], v[tokens,groups,d]")
+    options = keys, causal, window, scale, architecture, isolated
     if any(getattr(array, "requires_grad", False) for array in (q, k, v)):
-        result, logs = _differentiated()(q, k, v, offsets, keys, causal, window, scale, architecture)
+        result, logs = _differentiated()(q, k, v, offsets, *options)
         return (result, logs) if lse else result
-    return _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse)
+    return _attended(q, k, v, offsets, *options, lse)
 
 
-def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse):
+def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, isolated, lse):
     """Return the result, and with `lse` the log-sum-exp."""
+    low, high = ranges(offsets, len(q), keys, causal, window)
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    compute = functools.partial(_isolated, offsets, offsets if keys is None else keys) if isolated and len(q) and len(k) else _in_tiles
+    return compute(q, k, v, low, high, scale, architecture, lse)
+
+
+def _in_tiles(q, k, v, low, high, scale, architecture, lse):
+    """Return the result for ranges of keys, and with `lse` the log-sum-exp."""
     tokens, heads, d = q.shape
-    groups = k.shape[1]
-    low, high = ranges(offsets, tokens, keys, causal, window)
-    dtype, scale = bfloat16 if "bfloat16" in str(q.dtype) else float16, d**-0.5 if scale is None else scale
+    groups, dtype = k.shape[1], _type_of(q)
     result = q.new_empty(q.shape) if hasattr(q, "new_empty") else q.copy()
     logs = _new_sums(q) if lse else None
     whole = tokens // TILE * TILE
@@ -241,6 +250,25 @@ def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse):
             out = tuple(outs) if lse else outs[0]
             own(q[first:last].reshape(shape), k, v, scale, *of_tiles(lows, highs), lows, highs, out=out)
     return (result, logs) if lse else result
+
+
+def _isolated(offsets, keys, q, k, v, low, high, scale, architecture, lse):
+    """Return the same by arrays in which each sequence begins at a tile of queries and at a block of keys."""
+    block = _form(TILE, q.shape[2], q.shape[1], k.shape[1], _type_of(q), _target(architecture), lse)[1]["bn"]
+    queries, values = _places.placed(offsets, len(q), TILE), _places.placed(keys, len(k), -(-TILE // block) * block)
+    lows, highs = _places.moved(low, high, queries, keys, values.starts)
+    arrays = q[queries.tokens], k[values.tokens], v[values.tokens]
+    results = _in_tiles(*arrays, lows, highs, scale, architecture, lse)
+    result = _places.without((results[0] if lse else results)[queries.rows], high <= low)
+    if not lse:
+        return result
+    logs = results[1][queries.rows]
+    logs[...] = _places.library_of(logs)[0].where((high > low)[:, None], logs, -float("inf"))
+    return result, logs
+
+
+def _type_of(q):
+    return bfloat16 if "bfloat16" in str(q.dtype) else float16
 
 
 def _new_sums(q):
@@ -276,8 +304,9 @@ def _differentiated():
             q, k, v, result, logs, offsets, *keys = ctx.saved_tensors
             grad = torch.zeros_like(result) if grad is None else grad.contiguous()
             given = grad, q, k, v, result, logs, offsets, keys[0] if keys else None
-            gradients = attention_packed_backward.gradients(*given, *ctx.options, lse_grad=lse_grad)
-            return (*gradients, *(None,) * 6)
+            *options, isolated = ctx.options
+            gradients = attention_packed_backward.gradients(*given, *options, lse_grad=lse_grad, isolated=isolated)
+            return (*gradients, *(None,) * 7)
 
     return Attended.apply
 
@@ -285,11 +314,20 @@ def _differentiated():
 @functools.lru_cache(maxsize=256)
 def kernel(rows, d, heads, groups, dtype=float16, architecture=None, lse=False):
     """Compile the kernel for tiles of `rows` queries and any number of tiles and keys."""
+    target = _target(architecture)
+    chosen, own, problem = _form(rows, d, heads, groups, dtype, target, lse)
+    return chosen.with_(**{name: value for name, value in own.items() if name in chosen.tunables()})(problem).compile(target)
+
+
+def _target(architecture):
     from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
 
-    target = as_architecture(architecture or architecture_here() or "sm_80")
+    return as_architecture(architecture or architecture_here() or "sm_80")
+
+
+def _form(rows, d, heads, groups, dtype, target, lse):
+    """Return the strategy of a target, its tunables, and the problem."""
     fused = definition_of(lse) if lse else definition
     problem = spec(rows, sym("N"), d, sym("T"), heads, heads // groups, fused, dtype=dtype)
     hopper_form, form = (by_tma(fused), by_warps(fused)) if lse else (hopper, strategy)
-    chosen, own = (hopper_form, hopper_values(problem)) if target.name == "sm_90a" else (form, values(problem))
-    return chosen.with_(**{name: value for name, value in own.items() if name in chosen.tunables()})(problem).compile(target)
+    return (hopper_form, hopper_values(problem), problem) if target.name == "sm_90a" else (form, values(problem), problem)

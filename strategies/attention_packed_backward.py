@@ -18,9 +18,9 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
-from fireiron.strategies import attention_backward
+from fireiron.strategies import _isolated, attention_backward
 from fireiron.strategies.attention import LOG2_E
-from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles
+from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles, ranges
 from fireiron.values.machine import as_architecture
 
 SIZES = (512, 128, 128)
@@ -195,28 +195,28 @@ def query_ranges(offsets, count, keys=None, causal=False, window=None):
 
 
 def gradients(
-    grad, q, k, v, o, lse, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse_grad=None, deterministic=None
-):
+    grad, q, k, v, o, lse, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse_grad=None, deterministic=None,
+    isolated=False,
+):  # fmt: skip
     """Return the gradients of q[tokens, heads, d], k[tokens, groups, d] and v for a call of `attention_packed.attend`.
 
-    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Arrays must be finite, as for the call: NaN or
-    infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
+    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Without `isolated`, arrays must be finite, as
+    for the call: NaN or infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
 
     Args:
         grad: the gradient of the result, with the shape and the type of `q`.
         o, lse: the result of that call with `lse=True`; lse[tokens, heads].
         lse_grad: the gradient of `lse`.
         deterministic: refused if true. None means `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors.
-        others: those of the call.
+        isolated, others: those of the call.
 
     Raises: ArgumentError for shapes that do not match, heads of more than 256 elements, and `deterministic`.
     """
     if _is_deterministic(deterministic, q):
         asked = "no kernel adds gradients of packed sequences in a fixed order"
         raise ArgumentError(asked, got="deterministic", hint="call fireiron.attention(..., deterministic=True) for each sequence")
-    (tokens, heads, d), (count, groups, _) = q.shape, k.shape
-    elements = next((size for size in HEADS if size >= d), None)
-    if elements is None:
+    (tokens, heads, d), count = q.shape, len(k)
+    if d > HEADS[-1]:
         asked = "no kernel computes gradients of packed sequences with these heads"
         raise ArgumentError(asked, got=f"{d} elements", legal=f"at most {HEADS[-1]}")
     wanted = {"grad": (grad, q.shape), "o": (o, q.shape), "v": (v, k.shape), "lse": (lse, (tokens, heads))}
@@ -225,15 +225,34 @@ def gradients(
         if tuple(array.shape) != tuple(shape):
             asked = f"gradients of packed sequences: the shape of {name} does not match"
             raise ArgumentError(asked, got=tuple(array.shape), legal=tuple(shape))
+    low, high = query_ranges(offsets, -(-count // TILE) * TILE, keys, causal, window)
+    scale = d**-0.5 if scale is None else scale
+    if not (isolated and tokens and count):
+        return _in_tiles((o, grad, q, lse, lse_grad), (k, v), low, high, scale, architecture)
+    keys, low, high = offsets if keys is None else keys, low[:count], high[:count]
+    queries, others = _isolated.placed(offsets, tokens, TILE), _isolated.placed(keys, count, TILE)
+    of_queries = [None if array is None else array[queries.tokens] for array in (o, grad, q, lse, lse_grad)]
+    of_keys = [array[others.tokens] for array in (k, v)]
+    dq, dk, dv = _in_tiles(of_queries, of_keys, *_isolated.moved(low, high, others, offsets, queries.starts), scale, architecture)
+    first, last = ranges(offsets, tokens, keys, causal, window)
+    of_keys = (_isolated.without(array[others.rows], high <= low) for array in (dk, dv))
+    return _isolated.without(dq[queries.rows], last <= first), *of_keys
+
+
+def _in_tiles(of_queries, of_keys, low, high, scale, architecture):
+    """Return the gradients for ranges of queries of whole tiles of keys."""
+    (o, grad, q, lse, lse_grad), (k, v) = of_queries, of_keys
+    (tokens, heads, d), (count, groups, _) = q.shape, k.shape
+    elements = next(size for size in HEADS if size >= d)
     shared, dtype = heads // groups, bfloat16 if "bfloat16" in str(q.dtype) else float16
     m, n = -(-tokens // QUERIES) * QUERIES, -(-count // TILE) * TILE
     o, grad, q = (_padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
     k, v = (_padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
     sums = [_padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
-    low, high = (bound.reshape(n // TILE, TILE) for bound in query_ranges(offsets, n, keys, causal, window))
-    ranges = *of_tiles(low, high), low, high
+    low, high = (bound.reshape(n // TILE, TILE) for bound in (low, high))
+    bounds = *of_tiles(low, high), low, high
     call = graph(elements, heads, groups, dtype, architecture, lse_grad is not None)
-    results = call(o, grad, *sums, q, k, v, d**-0.5 if scale is None else scale, *ranges)
+    results = call(o, grad, *sums, q, k, v, scale, *bounds)
     shapes = (tokens, heads, d), (count, groups, d), (count, groups, d)
     return tuple(result.reshape(-1, shape[1], elements)[: shape[0], :, : shape[2]] for result, shape in zip(results, shapes, strict=True))
 
