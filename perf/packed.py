@@ -4,7 +4,8 @@
 
 Causal, float16, lengths drawn around a mean. Before a measurement, one sequence gets NaN and infinity in all its arrays: with `isolated`, the
 results and gradients of all others must keep their bits (dQ: up to rounding, because blocks add to it in no fixed order). All results are
-compared with PyTorch's attention of each sequence. CUDA graphs, bursts, contenders alternate. Writes `packed.json` and `packed.txt`.
+compared with PyTorch's attention of each sequence. CUDA graphs, bursts, contenders alternate. Then, for the first case, attention with a
+window and a soft cap is compared with compiled FlexAttention. Writes `packed.json` and `packed.txt`.
 """
 
 import argparse
@@ -92,6 +93,37 @@ def measured(case, tokens, rounds):
     return times, reached
 
 
+def with_window(case, tokens, rounds, window=1024, cap=30):
+    """Return microseconds of attention with a window and a soft cap: ours, and compiled FlexAttention."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    from fireiron.measure.timing import measure
+
+    count, heads, groups, d = case
+    offsets = offsets_of(count, tokens)
+    q, k, v = (torch.randn(tokens, number, d, device="cuda").half() for number in (heads, groups, groups))
+    document = torch.searchsorted(offsets, torch.arange(tokens, device="cuda"), right=True)
+
+    def seen(b, h, m, n):
+        return (document[m] == document[n]) & (n <= m) & (m < n + window)
+
+    mask = create_block_mask(seen, None, None, tokens, tokens, device="cuda")
+    flex = torch.compile(flex_attention, dynamic=False)
+    batched = [array.transpose(0, 1)[None].contiguous() for array in (q, k, v)]
+    rival = functools.partial(
+        flex, *batched, score_mod=lambda s, b, h, m, n: cap * torch.tanh(s / cap), block_mask=mask, enable_gqa=heads != groups
+    )
+    want = rival()[0].transpose(0, 1)
+    calls = {"FlexAttention": [rival]}
+    for function in ("tanh", "tanh_approx"):
+        ours = functools.partial(attention_packed.attend, q, k, v, offsets, window=window, score=f"{cap} * {function}(s / {cap})")
+        error = far(ours(), want)
+        if not error < 3e-3:
+            raise SystemExit(f"wrong: {function} {error}")
+        calls[f"ours, {function}"] = [ours]
+    return {name: one.us for name, one in measure(calls, rounds=rounds, pause=0.05).items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
@@ -125,6 +157,10 @@ def main():
     )
     text = tabulate(rows, heads, floatfmt=("", "", "", "", "", ".1f", ".1f", ".1f", ".1f", ".2f", ".2f", "")) + "\n"
     print(text)
+    windows = with_window(CASES["mean 2048"], options.tokens, options.rounds)
+    text += "window of 1024 and soft cap: " + ", ".join(f"{name} {us:.1f} us" for name, us in windows.items()) + "\n"
+    print(text.splitlines()[-1], flush=True)
+    record.append({"case": "window and soft cap", "us": windows})
     (options.folder / "packed.txt").write_text(text)
     (options.folder / "packed.json").write_text(json.dumps({"environment": environment(), "measured": record}, indent=1) + "\n")
 

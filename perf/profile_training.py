@@ -1,6 +1,7 @@
 """Profile kernels of training and serving that miss an aim, beside their rivals: counters, stalls, clocks and power.
 
-    python perf/profile_training.py FOLDER [--only adamw,fp8] [--processes 8] [--seconds 0.2]
+    python perf/profile_training.py FOLDER [--only adamw,fp8] [--processes 8] [--seconds 0.2] [--limit 60]
+    python perf/profile_training.py FOLDER --page        no measurement: the table of the present files
 
 Each case has contenders. In processes, each result is first compared with a reference. Then each contender runs for `--seconds` while
 `nvidia-smi` reads the clock and the power, and once under Nsight Compute (`ncu`), with an empty cache, at the present clock. The table has
@@ -277,7 +278,7 @@ def launched(names):
 
 
 def counted(folder, names, limit):
-    """Return the rows of `ncu` for each contender."""
+    """Write the counters of `ncu` for each contender to `ncu.csv`."""
     log = folder / "ncu.csv"
     options = [
         "--clock-control",
@@ -300,7 +301,6 @@ def counted(folder, names, limit):
             print("ncu:", (done.stdout + done.stderr)[-800:], flush=True)
     except subprocess.TimeoutExpired:
         print("ncu: timeout", flush=True)
-    return parsed(log.read_text()) if log.exists() else []
 
 
 def counters(rows):
@@ -328,8 +328,12 @@ def main():
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.2)
     parser.add_argument("--limit", type=float, default=60, help="seconds for ncu")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--launch", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.page:
+        print(paged(options.folder))
+        return
     if options.launch:
         launched(options.launch.split(";"))
         return
@@ -349,17 +353,24 @@ def main():
             print(f"{name}, {who}: {us:.1f} us, {clock:.0f} MHz, {power:.0f} W", flush=True)
         torch.cuda.empty_cache()
     print(f"{time.time() - start:.0f} s: timed", flush=True)
-    found = counted(options.folder, names, options.limit)
-    print(f"{time.time() - start:.0f} s: counters of {len(found)} contenders", flush=True)
+    counted(options.folder, names, options.limit)
+    print(f"{time.time() - start:.0f} s: counted", flush=True)
+    from fireiron.measure.timing import environment
+
+    options.folder.joinpath("profile.json").write_text(json.dumps({"environment": environment(), "measured": lines}, indent=1) + "\n")
+    print(paged(options.folder))
+
+
+def paged(folder):
+    """Write the table of the present files, and return it."""
+    lines = json.loads((folder / "profile.json").read_text())["measured"]
+    found = parsed((folder / "ncu.csv").read_text())
     for line, rows in zip(lines, found, strict=False):
         line |= counters(rows) if rows else {}
     heads = ("case", "by", "us", "MHz", "W", "kernels", "ncu us", "MB", *COLUMNS, "stalls", "kernel")
     text = tabulate([[line.get(head) for head in heads] for line in lines], heads, floatfmt=".1f") + "\n"
-    print(text)
-    (options.folder / "profile.txt").write_text(text)
-    from fireiron.measure.timing import environment
-
-    (options.folder / "profile.json").write_text(json.dumps({"environment": environment(), "measured": lines}, indent=1) + "\n")
+    (folder / "profile.txt").write_text(text)
+    return text
 
 
 if __name__ == "__main__":
