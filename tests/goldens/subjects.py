@@ -54,6 +54,12 @@ def _sketches() -> Subject:
     return Subject(test_rules.names, test_rules.outcome)
 
 
+def _verdicts() -> Subject:
+    import test_verdicts
+
+    return Subject(test_verdicts.names, test_verdicts.outcome)
+
+
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "corpus": _corpus,
     "drawn_ir": _drawn_ir,
@@ -61,6 +67,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "offers": _offers,
     "perturbed": _perturbed,
     "sketches": _sketches,
+    "verdicts": _verdicts,
 }
 """By name; a subject's imports are executed when it is used."""
 
