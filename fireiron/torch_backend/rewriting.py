@@ -52,8 +52,8 @@ SLOWER_SCAN: Final = 2.2
 SINGLE: Final = 2
 """Times of the prediction that a kernel may take which loads elements one by one: 1.1 to 3.1 (2026-12-01, H200, reductions of odd rows)."""
 
-LIBRARY: Final = 0.88
-"""Time of the library's product relative to the prediction of the derived one: 165 to 180 and 190 us (2026-12-01, H200, float16, 4096 cubed
+LIBRARY: Final = 0.81
+"""Time of the library's product relative to the prediction of the derived one: 165 to 180 and 206 us (2026-12-01, H200, float16, 4096 cubed
 and 1024 x 8192 x 8192)."""
 
 GAIN: Final = 0.95
