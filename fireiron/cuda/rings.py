@@ -15,7 +15,7 @@ from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Noted, WithSteps
-from fireiron.values.expr import Expr, conjuncts, constant, equal
+from fireiron.values.expr import FALSE, Expr, conjuncts, constant, equal
 from fireiron.values.machine import Warp
 from fireiron.values.units import index_in
 
@@ -45,39 +45,23 @@ EXPECT = Function(
     "arrive and expect `bytes` from TMA",
 )
 
-_ARRIVE_REMOTELY = (
-    "asm volatile(",
-    '    "{\\n"',
-    '    ".reg .b32 remote;\\n"',
-    '    "mapa.shared::cluster.u32 remote, %0, %1;\\n"',
-    '    "mbarrier.arrive.shared::cluster.b64 _, [remote];\\n"',
-    '    "}"',
-    '    :: "r"(mbarrier), "r"(rank) : "memory");',
-)
-
-ARRIVE_BY_LANES = Function(
+ARRIVE_AT = Function(
     "mbarrier_arrive_cluster",
     ("unsigned mbarrier", "unsigned block_mask"),
     (
         "const unsigned rank = threadIdx.x % 32;",
         "if ((block_mask >> rank & 1) != 0)",
-        *(f"  {line}" for line in _ARRIVE_REMOTELY),
+        "  asm volatile(",
+        '      "{\\n"',
+        '      ".reg .b32 remote;\\n"',
+        '      "mapa.shared::cluster.u32 remote, %0, %1;\\n"',
+        '      "mbarrier.arrive.shared::cluster.b64 _, [remote];\\n"',
+        '      "}"',
+        '      :: "r"(mbarrier), "r"(rank) : "memory");',
     ),
     "each lane of a warp: arrive at this mbarrier in the block whose rank is the lane, if `block_mask` has its bit",
 )
 """Lanes arrive concurrently. A loop over the blocks by a single lane delays the next MMAs of the warp."""
-
-ARRIVE_AT = Function(
-    "mbarrier_arrive_each",
-    ("unsigned mbarrier", "unsigned block_mask"),
-    (
-        "for (unsigned left = block_mask; left != 0; left &= left - 1) {",
-        "  const unsigned rank = __ffs(left) - 1;",
-        *(f"  {line}" for line in _ARRIVE_REMOTELY),
-        "}",
-    ),
-    "arrive at this mbarrier in each block of `block_mask` (one bit per rank in the cluster)",
-)
 
 CLUSTER_SYNC = Function(
     "cluster_sync",
@@ -214,6 +198,8 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
+    if FALSE in conditions:  # before the first iteration
+        return []
     if statement.by is not None:
         lines = statement.by.arrive(printer, barrier)
         return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
@@ -223,19 +209,18 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     if not statement.to:
         line = f"{printer.function(ARRIVE)}({barrier});"
     else:
-        others = _without_lane(printer.kernel, conditions)
-        arrive = printer.function(ARRIVE_AT if others is None else ARRIVE_BY_LANES)
-        conditions = conditions if others is None else others
-        line = f"{arrive}({barrier}, {printer.blocks(*statement.to)});"
+        conditions = _of_all_lanes(printer.kernel, conditions)
+        line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
 
 
-def _without_lane(kernel: Kernel, conditions: Sequence[Expr]) -> tuple[Expr, ...] | None:
-    """The conditions without that of the first lane; None if they do not contain it, or if others differ between the lanes of a warp."""
+def _of_all_lanes(kernel: Kernel, conditions: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The conditions of the first lane's arrival that do not select it: they are the same for all lanes of the warp."""
     first = equal(index_in(Warp, kernel.thread), 0)
     others = tuple(condition for condition in conditions if condition != first)
-    differ = len(others) == len(conditions) or any(kernel.thread in condition.variables() for condition in others)
-    return None if differ else others
+    assert len(others) < len(conditions), "warps release the stages that several blocks fill"
+    assert all(kernel.thread not in condition.variables() for condition in others), "a warp releases a stage as a whole"
+    return others
 
 
 def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:
