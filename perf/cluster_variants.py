@@ -3,8 +3,8 @@
     python perf/cluster_variants.py FOLDER --shapes 39x3288x3760,... [--parts SHAPES] [--one-lane SHAPES] [options of misaligned_choice.py]
 
 The candidates of all shapes are the tiles of the least expected time, each in all clusters that C has tiles for. Sizes in `--one-lane` also
-have these kernels with another way to release a stage: the first lane of a warp arrives at all blocks, one after the other. In the printed
-kernel each lane arrives at the block whose rank is the lane.
+have these kernels in two other ways. "one lane": the first lane of a warp arrives at all blocks, one after the other. In the printed kernel
+each lane arrives at the block whose rank is the lane. "early": consumers arrive at the last barrier of the cluster before they store C.
 
 Sizes in `--parts` also have prototypes that add parts of K within a cluster, in distributed shared memory. `kernel_text` is CUDA, not
 printed by a strategy. `parts` blocks of a cluster multiply parts of K of the same tile, in the transposed form of `hopper:any_height`. Each
@@ -37,8 +37,11 @@ from fireiron.values.machine import float16
 ROOM = 227 * 1024 - 1024
 """Bytes of shared memory of an SM for stages, parts and barriers."""
 
-MOST = 14
+MOST = 9
 """Prototypes of a shape."""
+
+VARIED = 10
+"""Kernels of a shape that are also measured with other arrivals."""
 
 WIDTH = 64
 THREADS = 160
@@ -353,14 +356,32 @@ ONE_LANE = """__device__ __forceinline__ void mbarrier_arrive_cluster(unsigned m
 """
 
 
-def by_one_lane(kernel):
-    """Return a kernel in which one lane of a warp arrives at all blocks, and compile it; None if no block arrives at others."""
-    text = programs.recalled(kernel.program).text
-    if "mbarrier_arrive_cluster(" not in text:
-        return None
+def by_one_lane(text):
+    """Return the text in which the first lane of a warp arrives at all blocks, one after the other."""
     start = text.index("__device__ __forceinline__ void mbarrier_arrive_cluster(")
-    other = text[:start] + ONE_LANE + text[text.index("\n}\n", start) + 3 :]
-    return cache.compile_cached(other, misaligned_choice.ARCHITECTURE, newest=launch.newest_loadable())
+    return text[:start] + ONE_LANE + text[text.index("\n}\n", start) + 3 :]
+
+
+def leaving_early(text):
+    """Return the text in which consumers arrive at the last barrier of the cluster before they store C; None if blocks are persistent."""
+    matches = list(re.finditer(r"\n    // c_rf to C: ", text))  # after the loop, which no loop over tiles contains
+    if "barrier.cluster.arrive" not in text or len(matches) != 1:
+        return None
+    arrive, wait = (f'asm volatile("barrier.cluster.{one};" ::: "memory");' for one in ("arrive.release", "wait.acquire"))
+    consumers = int(re.search(r"if \(warp_index < (\d+)\) \{", text)[1])
+    last = text.rindex("cluster_sync();")
+    middle = f"{text[matches[0].start() : last]}if (warp_index >= {consumers})\n    {arrive}\n  {wait}"
+    return f"{text[: matches[0].start()]}\n    {arrive}{middle}{text[last + len('cluster_sync();') :]}"
+
+
+WAYS = {"one lane": by_one_lane, "early": leaving_early}
+
+
+def variant(kernel, way):
+    """Return the machine code of a kernel in clusters with other arrivals; None for other kernels."""
+    text = programs.recalled(kernel.program).text
+    other = WAYS[way](text) if "mbarrier_arrive_cluster(" in text else None
+    return None if other is None else cache.compile_cached(other, misaligned_choice.ARCHITECTURE, newest=launch.newest_loadable())
 
 
 ordinary_compiled = misaligned_choice.compiled
@@ -370,7 +391,7 @@ def compiled_in_both_ways(one_lane, case, candidate):
     """Compile a candidate, and for sizes in `one_lane` also its variant."""
     kernels = ordinary_compiled(case, candidate)
     if case.shape in one_lane and not isinstance(kernels, str):
-        by_one_lane(kernels[0])
+        _ = [variant(kernels[0], way) for way in WAYS]
     return kernels
 
 
@@ -380,13 +401,14 @@ def with_variants(measured, parts, one_lane, workers):
     def also(torch, case, ready, options):
         variants = []
         if case.shape in one_lane:
-            jobs = [(name, candidate, kernels[0], workers.submit(by_one_lane, kernels[0])) for name, candidate, kernels in ready]
-            for name, candidate, kernel, job in jobs:
+            clustered = [one for one in ready if one[1][1].get("cluster_m", 1) * one[1][1].get("cluster_n", 1) > 1][:VARIED]
+            jobs = [(way, one, workers.submit(variant, one[2][0], way)) for one in clustered for way in WAYS]
+            for way, (name, candidate, kernels), job in jobs:
                 compiled = job.result()
                 if compiled is not None:
-                    other = CompiledKernel(kernel.program)
+                    other = CompiledKernel(kernels[0].program)
                     other.__dict__["compiled"] = compiled
-                    variants.append((f"one lane: {name}", ("one lane", candidate[1], candidate[2]), (other,)))
+                    variants.append((f"{way}: {name}", (way, candidate[1], candidate[2]), (other,)))
         for kernel, job in parts.get(case.shape, {}).items():
             loaded = launch.load(job.result().cubin, "matmul", kernel.shared_bytes, kernel.parts * kernel.sharing)
             variants.append((str(kernel), (str(kernel), {}, 1), ((kernel, loaded),)))
@@ -404,9 +426,10 @@ def print_variants(entry):
     if own:
         print("    " + "; ".join(f"{name} {times[name]:.2f}" for name in own[:5]), flush=True)
     first = entry["first"]
-    lanes = [name for name in first if f"one lane: {name}" in first]
-    for name in sorted(lanes, key=first.get)[:7]:
-        print(f"    {name}: {first[name]:.2f} us, by one lane {first[f'one lane: {name}']:.2f} us", flush=True)
+    varied = [name for name in first if f"one lane: {name}" in first]
+    for name in sorted(varied, key=first.get)[:8]:
+        others = ", ".join(f"{way} {first[f'{way}: {name}']:.2f}" for way in WAYS if f"{way}: {name}" in first)
+        print(f"    {name}: {first[name]:.2f} us, {others}", flush=True)
 
 
 def main():
