@@ -408,7 +408,7 @@ def with_variants(measured, parts, one_lane, workers):
                 if compiled is not None:
                     other = CompiledKernel(kernels[0].program)
                     other.__dict__["compiled"] = compiled
-                    variants.append((f"{way}: {name}", (way, candidate[1], candidate[2]), (other,)))
+                    variants.append((f"{way}: {name}", (way, candidate[1], candidate[2]), (other, *kernels[1:])))
         for kernel, job in parts.get(case.shape, {}).items():
             loaded = launch.load(job.result().cubin, "matmul", kernel.shared_bytes, kernel.parts * kernel.sharing)
             variants.append((str(kernel), (str(kernel), {}, 1), ((kernel, loaded),)))
