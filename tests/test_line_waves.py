@@ -54,7 +54,14 @@ def tiling():
 
 def test_terms_name_properties():
     names = line_waves._properties(tiling())
-    assert {name for pair in line_waves.TERMS for name in pair} <= set(names) and names["one"] == 1
+    assert {name for pair in (*line_waves.TERMS, *line_waves.ALIGNED_TERMS) for name in pair} <= set(names) and names["one"] == 1
+
+
+def test_small_persistent_tiles_with_short_k():
+    """1024 x 1024 x 64 on an H200: 2.95 us (perf/results/2026-12-01-h200-choice-5). Without a term for K, 8 % more were expected."""
+    tile = {"bm": 64, "bn": 64, "bk": 64, "wm": 64, "wn": 64, "epi_m": 64, "epi_n": 64, "stages": 8, "num_blocks": 132}
+    time = estimated_us(Work(1024, 1024, 64, along_c=(False, True)), tile)
+    assert abs(time / 2.95 - 1) < 0.06
 
 
 def test_the_estimate_chooses_fast_tiles_among_measured_ones():
