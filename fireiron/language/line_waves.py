@@ -154,6 +154,8 @@ class LineParameters:
         stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
         eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
+        four_next: the same for clusters of 1 x 4: the mean error of 24 times.
+        square_next: the same for eight blocks along rows and columns; assumed, because they are measured in single waves only.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
@@ -209,6 +211,8 @@ class LineParameters:
     )
     large_clusters: float = 1.04
     eight_next: float = 0.9746
+    four_next: float = 1.03
+    square_next: float = 1.15
     by_threads: float = 0.0001
     clock: float = 1980.0
 
@@ -224,6 +228,8 @@ ALIGNED: Final = LineParameters(
     out=0.0,
     inside_row=0.0,
     crowded=0.0,
+    eight_next=1.0176,
+    four_next=1.0,
     most_filled=math.inf,
     iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
     launch=1.9274,
@@ -350,8 +356,15 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
     running += t.tiles_per_sm * _stored_by_threads(t) * p.by_threads
-    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
+    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (_next_clusters(t.cluster, p) if waves > 1 else 1.0)
     return p.launch + p.cluster_launch[size] + kind * running
+
+
+def _next_clusters(cluster: tuple[int, int], parameters: LineParameters) -> float:
+    """Return the factor for clusters in several waves."""
+    if math.prod(cluster) >= 8:
+        return parameters.eight_next if min(cluster) == 1 else parameters.square_next
+    return parameters.four_next if cluster == (1, 4) else 1.0
 
 
 def _copied(tiling: Tiling, parameters: LineParameters) -> float:
