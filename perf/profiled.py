@@ -27,7 +27,7 @@ from cypress import SQUARE, TOKENS, WIDE, drawn, errors, like
 from fused import CompilePool, Contenders, say
 from tabulate import tabulate
 
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.strategies import attention, dual, gemm_row_sum, hmma_ampere, hopper, hopper_attention, layernorm, lstm, mlp
 
 SECTIONS = ("SpeedOfLight", "ComputeWorkloadAnalysis", "MemoryWorkloadAnalysis", "Occupancy", "LaunchStats")
@@ -63,7 +63,7 @@ class Problem:
         tile = self.tiles.get(name) or (tuple(map(int, match.groups())) if match else None)
         if tile is None or self.sizes is None:
             return None
-        return math.prod(-(-size // part) for size, part in zip(self.sizes, tile, strict=True)) / MULTIPROCESSORS
+        return math.prod(-(-size // part) for size, part in zip(self.sizes, tile, strict=True)) / SM_COUNT
 
 
 def product(M, N, K, values, peer=None):

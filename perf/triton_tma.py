@@ -16,7 +16,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 from triton_wgmma import GROUP, tile_of
 
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 
 
 class Tiles(NamedTuple):
@@ -197,7 +197,7 @@ def dual(a, both, d, tiles):
     (M, K), N = a.shape, d.shape[1]
     if tiles.specialized:
         triton.set_allocator(room)
-        programs = min(MULTIPROCESSORS, grid(d, tiles)[0])
+        programs = min(SM_COUNT, grid(d, tiles)[0])
         return lambda: duals_specialized[(programs,)](a, both, d, M, N, K, PROGRAMS=programs, **options(tiles))
     left, first, second = described(a, tiles.bm, tiles.bk), *(described(one, tiles.bk, tiles.bn) for one in both)
     result = described(d, tiles.bm, tiles.bn)
@@ -225,7 +225,7 @@ def batched(a, b, d, tiles):
     """Return a launch of d[i] = a[i] @ b[i]."""
     (count, M, K), N = a.shape, d.shape[-1]
     left, right, result = described(a, tiles.bm, tiles.bk), described(b, tiles.bk, tiles.bn), described(d, tiles.bm, tiles.bn // 2)
-    programs = min(MULTIPROCESSORS, grid(d, tiles)[0] * count)
+    programs = min(SM_COUNT, grid(d, tiles)[0] * count)
     return lambda: stacks[(programs,)](left, right, result, M, N, K, count, PROGRAMS=programs, **options(tiles))
 
 

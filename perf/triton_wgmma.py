@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from fireiron.ir.cluster import MULTIPROCESSORS
+from fireiron.ir.cluster import SM_COUNT
 from fireiron.language.waves import estimated_us
 
 GROUP = 8  # rows of tiles computed together, so that their parts of A remain in L2
@@ -54,7 +54,7 @@ def configurations(work, most=3):
     def us(config):
         return estimated_us(work, {"bm": config.bm, "bn": config.bn, "bk": config.step // work.bytes, "stages": config.stages})
 
-    suited = [one for one in CONFIGS if not one.persistent or work.tiles(one.bm, one.bn) > MULTIPROCESSORS]
+    suited = [one for one in CONFIGS if not one.persistent or work.tiles(one.bm, one.bn) > SM_COUNT]
     return sorted(suited, key=us)[:most]
 
 
@@ -128,7 +128,7 @@ def launcher(a, b, out, config):
     tiles = triton.cdiv(M, config.bm) * triton.cdiv(N, config.bn)
     fixed = {"BM": config.bm, "BN": config.bn, "BK": bk, "GROUP": GROUP, "A_BY_COLUMNS": a_by_columns, "B_BY_COLUMNS": b_by_columns}
     fixed |= {"HALVED": config.halved, "num_warps": config.warps, "num_stages": config.stages}
-    kernel, programs = (matmul, tiles) if not config.persistent else (persistent_matmul, min(MULTIPROCESSORS, tiles))
+    kernel, programs = (matmul, tiles) if not config.persistent else (persistent_matmul, min(SM_COUNT, tiles))
     if config.persistent:
-        fixed["PROGRAMS"] = MULTIPROCESSORS
+        fixed["PROGRAMS"] = SM_COUNT
     return lambda: kernel[(programs,)](left, right, result, M, N, K, **fixed)

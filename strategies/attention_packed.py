@@ -20,9 +20,11 @@ blocks have separate loops, so the others neither test limits nor read them from
 """
 
 import functools
+import re
 
 from fireiron import *
 from fireiron.errors import ArgumentError
+from fireiron.strategies import _isolated as _places
 from fireiron.strategies import attention, hopper_attention
 from fireiron.strategies._fused import by_warpgroups
 from fireiron.strategies.attention import LN_2, LOG2_E, fragments, tiles
@@ -44,9 +46,24 @@ stages = Tunable("stages", 2, 1, 3)
 RESCALE_THRESHOLD = hopper_attention.RESCALE_THRESHOLD
 
 
+DISTANCE = r"\bm\s*-\s*n\b"
+"""Matches the distance from a key to the query in a score: rows of packed sequences have no other positions."""
+
+
+def score_with(score, distance):
+    """Return a score formula with another text for `m - n`; None without a score."""
+    return None if score is None else re.sub(DISTANCE, distance, score)
+
+
 @functools.cache
-def definition_of(lse=False):
-    """Return attention of packed sequences as formulas; with `lse`, the log-sum-exp of each query's scores, too: L[t,m,g,r]."""
+def definition_of(lse=False, score=None):
+    """Return attention of packed sequences as formulas.
+
+    With `lse`, also the log-sum-exp of each query's scores: L[t,m,g,r]. `score` as in `attention.definition`; of m and n it may contain
+    only `m - n`, and only if the last key that a query sees is its own.
+    """
+    factor, score = attention.factor_of(score_with(score, "(last[m] - 1 - n)")) if score else (1, None)
+    bits = str(LOG2_E * factor) if score else f"(scale * {LOG2_E})"
     return Fused(
         name="attention_packed",
         dims="m n d t g r",
@@ -76,17 +93,18 @@ def definition_of(lse=False):
         },
         body={
             "s": "s[m,n] = sum(d, Q[t,m,g,r,d] * K[n,g,d])",
+            **({"score": f"s[m,n] = {attention.formula_of(score)}"} if score else {}),
             "mask": "s[m,n] = where(begin[t] <= n, s[m,n], -inf)",
             "end": "s[m,n] = where(n < end[t], s[m,n], -inf)",
             "low": "s[m,n] = where(inner[t] <= n or first[m] <= n, s[m,n], -inf)",
             "high": "s[m,n] = where(n < outer[t] or n < last[m], s[m,n], -inf)",
             "top": "top[m] = max(n, s[m,n])",
-            "scaled": f"top[m] = top[m] * (scale * {LOG2_E})",
+            "scaled": f"top[m] = top[m] * {bits}",
             "new": f"new[m] = where(top[m] > mx[m] + {RESCALE_THRESHOLD}, top[m], mx[m])",
             "alpha": "alpha[m] = exp2(mx[m] - new[m])",
             "shrink": "l[m] = l[m] * alpha[m]",
             "keep": "mx[m] = new[m]",
-            "exp": f"s[m,n] = exp2(s[m,n] * (scale * {LOG2_E}) - mx[m])",
+            "exp": f"s[m,n] = exp2(s[m,n] * {bits} - mx[m])",
             "sums": "sums[m] = sum(n, s[m,n])",
             "update": "l[m] = l[m] + sums[m]",
             "p": "p[m,n] = s[m,n]",
@@ -198,7 +216,7 @@ def of_tiles(low, high):
     return tuple(getattr(values, "values", values) for values in ranges)
 
 
-def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse=False):
+def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse=False, isolated=False, score=None):
     """Compute attention of packed tokens q[tokens, heads, d] to k[tokens, groups, d] and v: an array like q.
 
     `offsets`, `keys`, `causal` and `window` as for `ranges`; `scale` is 1 / sqrt(d) by default. Tokens are contiguous rows.
@@ -206,41 +224,84 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
 
     With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
 
-    Values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is not finite reaches all
-    queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it is past the last offset.
-    NaN in q or k reaches only queries that attend to the key.
+    `score` is a formula that replaces the scaled score `s`, such as `"30 * tanh(s / 30)"`. With `causal` or `window`, and without `keys`,
+    it may contain the distance `m - n` of query and key: `"s - 0.1 * (m - n)"`.
 
-    Raises: ArgumentError if shapes do not match; for gradients, those of `attention_packed_backward.gradients`.
+    Without `isolated`, values must be finite. Masked probabilities are zero, but zero times NaN or infinity is NaN: a value v that is
+    not finite reaches all queries of a tile of `TILE` tokens that reads its block of keys, also those of other sequences, and also if it
+    is past the last offset. NaN in q or k reaches only queries that attend to the key. With `isolated`, arrays are copied so that each
+    sequence begins at a tile. Then no number of a sequence reaches another one, also in gradients.
+
+    Raises: ArgumentError if shapes do not match, and for other positions in `score`; for gradients, those of
+    `attention_packed_backward.gradients`.
     """
     _, heads, d = q.shape
     groups = k.shape[1]
     if tuple(k.shape) != tuple(v.shape) or k.shape[2] != d or heads % groups:
         got = f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         raise ArgumentError("attend: shapes do not match", got=got, legal="q[tokens,heads,d], k[tokens,groups,d], v[tokens,groups,d]")
+    require_score(score, keys is None and (causal or window is not None))
+    options = keys, causal, window, scale, architecture, isolated, score
     if any(getattr(array, "requires_grad", False) for array in (q, k, v)):
-        result, logs = _differentiated()(q, k, v, offsets, keys, causal, window, scale, architecture)
+        result, logs = _differentiated()(q, k, v, offsets, *options)
         return (result, logs) if lse else result
-    return _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse)
+    return _attended(q, k, v, offsets, *options, lse)
 
 
-def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, lse):
+def require_score(score, has_distances):
+    """Raise an error for a score whose positions are unknown: `m`, `n` and the tile `t`, except in `m - n` if `has_distances`."""
+    if score is None:
+        return
+    if not isinstance(score, str):
+        raise ArgumentError("attend: the score must be a formula", got=score, legal='"30 * tanh(s / 30)"')
+    if re.search(r"\b[mnt]\b", re.sub(DISTANCE, "0", score) if has_distances else score):
+        legal = "s, and m - n with causal or window, and without other offsets of keys"
+        raise ArgumentError("attend: the score contains positions of packed tokens", got=score, legal=legal)
+
+
+def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, isolated, score, lse):
     """Return the result, and with `lse` the log-sum-exp."""
+    low, high = ranges(offsets, len(q), keys, causal, window)
+    scale = q.shape[2] ** -0.5 if scale is None else scale
+    compute = functools.partial(_isolated, offsets, offsets if keys is None else keys) if isolated and len(q) and len(k) else _in_tiles
+    return compute(q, k, v, low, high, scale, architecture, lse, score)
+
+
+def _in_tiles(q, k, v, low, high, scale, architecture, lse, score=None):
+    """Return the result for ranges of keys, and with `lse` the log-sum-exp."""
     tokens, heads, d = q.shape
-    groups = k.shape[1]
-    low, high = ranges(offsets, tokens, keys, causal, window)
-    dtype, scale = bfloat16 if "bfloat16" in str(q.dtype) else float16, d**-0.5 if scale is None else scale
+    groups, dtype = k.shape[1], _type_of(q)
     result = q.new_empty(q.shape) if hasattr(q, "new_empty") else q.copy()
     logs = _new_sums(q) if lse else None
     whole = tokens // TILE * TILE
     for first, last, rows in ((0, whole, TILE), (whole, tokens, tokens - whole)):
         if last > first:
-            own = kernel(rows, d, heads, groups, dtype, architecture, *((True,) if lse else ()))
+            own = kernel(rows, d, heads, groups, dtype, architecture, *((lse, score) if lse or score else ()))
             shape = ((last - first) // rows, rows, groups, heads // groups, d)
             lows, highs = (bound[first:last].reshape(shape[:2]) for bound in (low, high))
             outs = [result[first:last].reshape(shape), *([logs[first:last].reshape(shape[:4])] if lse else [])]
             out = tuple(outs) if lse else outs[0]
             own(q[first:last].reshape(shape), k, v, scale, *of_tiles(lows, highs), lows, highs, out=out)
     return (result, logs) if lse else result
+
+
+def _isolated(offsets, keys, q, k, v, low, high, scale, architecture, lse, score):
+    """Return the same by arrays in which each sequence begins at a tile of queries and at a block of keys."""
+    block = _form(TILE, q.shape[2], q.shape[1], k.shape[1], _type_of(q), _target(architecture), lse, score)[1]["bn"]
+    queries, values = _places.placed(offsets, len(q), TILE), _places.placed(keys, len(k), -(-TILE // block) * block)
+    lows, highs = _places.moved(low, high, queries, keys, values.starts)
+    arrays = q[queries.tokens], k[values.tokens], v[values.tokens]
+    results = _in_tiles(*arrays, lows, highs, scale, architecture, lse, score)
+    result = _places.without((results[0] if lse else results)[queries.rows], high <= low)
+    if not lse:
+        return result
+    logs = results[1][queries.rows]
+    logs[...] = _places.library_of(logs)[0].where((high > low)[:, None], logs, -float("inf"))
+    return result, logs
+
+
+def _type_of(q):
+    return bfloat16 if "bfloat16" in str(q.dtype) else float16
 
 
 def _new_sums(q):
@@ -276,20 +337,30 @@ def _differentiated():
             q, k, v, result, logs, offsets, *keys = ctx.saved_tensors
             grad = torch.zeros_like(result) if grad is None else grad.contiguous()
             given = grad, q, k, v, result, logs, offsets, keys[0] if keys else None
-            gradients = attention_packed_backward.gradients(*given, *ctx.options, lse_grad=lse_grad)
-            return (*gradients, *(None,) * 6)
+            *options, isolated, score = ctx.options
+            gradients = attention_packed_backward.gradients(*given, *options, lse_grad=lse_grad, isolated=isolated, score=score)
+            return (*gradients, *(None,) * 8)
 
     return Attended.apply
 
 
 @functools.lru_cache(maxsize=256)
-def kernel(rows, d, heads, groups, dtype=float16, architecture=None, lse=False):
+def kernel(rows, d, heads, groups, dtype=float16, architecture=None, lse=False, score=None):
     """Compile the kernel for tiles of `rows` queries and any number of tiles and keys."""
+    target = _target(architecture)
+    chosen, own, problem = _form(rows, d, heads, groups, dtype, target, lse, score)
+    return chosen.with_(**{name: value for name, value in own.items() if name in chosen.tunables()})(problem).compile(target)
+
+
+def _target(architecture):
     from fireiron.gpu.kernel import architecture_here  # loads what launches: only here
 
-    target = as_architecture(architecture or architecture_here() or "sm_80")
-    fused = definition_of(lse) if lse else definition
+    return as_architecture(architecture or architecture_here() or "sm_80")
+
+
+def _form(rows, d, heads, groups, dtype, target, lse, score):
+    """Return the strategy of a target, its tunables, and the problem."""
+    fused = definition_of(lse, score) if lse or score else definition
     problem = spec(rows, sym("N"), d, sym("T"), heads, heads // groups, fused, dtype=dtype)
-    hopper_form, form = (by_tma(fused), by_warps(fused)) if lse else (hopper, strategy)
-    chosen, own = (hopper_form, hopper_values(problem)) if target.name == "sm_90a" else (form, values(problem))
-    return chosen.with_(**{name: value for name, value in own.items() if name in chosen.tunables()})(problem).compile(target)
+    hopper_form, form = (by_tma(fused), by_warps(fused)) if lse or score else (hopper, strategy)
+    return (hopper_form, hopper_values(problem), problem) if target.name == "sm_90a" else (form, values(problem), problem)

@@ -18,9 +18,9 @@ import functools
 
 from fireiron import *
 from fireiron.errors import ArgumentError
-from fireiron.strategies import attention_backward
+from fireiron.strategies import _isolated, attention_backward
 from fireiron.strategies.attention import LOG2_E
-from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles
+from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles, ranges, require_score, score_with
 from fireiron.values.machine import as_architecture
 
 SIZES = (512, 128, 128)
@@ -129,10 +129,10 @@ def ampere_values(spec, target=None):
     return attention_backward.ampere_values(spec)
 
 
-def chosen(d, hopper, shared=False):
+def chosen(d, hopper, shared=False, score=None):
     """Return the strategy with values for heads of d elements; with `shared`, a loop adds up the gradients of keys."""
     by_tma = hopper and d <= 128
-    fused = definition(shared=shared, **(FASTEST[d] if by_tma else {}))
+    fused = definition(shared=shared, score=score_with(score, "(m - first[n])"), **(FASTEST[d] if by_tma else {}))
     form, known = attention_backward.by_warps(fused), ampere_values
     if by_tma:
         form, known = attention_backward.by_keys(fused, separate=d in SEPARATE), values
@@ -140,7 +140,7 @@ def chosen(d, hopper, shared=False):
 
 
 @functools.lru_cache(maxsize=256)
-def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False):
+def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False, score=None):
     """Compile the kernels for any number of tiles of `TILE` keys, and of queries in multiples of `QUERIES`.
 
     The arguments are O, dO, L, with `lse_grad` G, then Q, K, V, the scale and the ranges; the results are dQ, dK and dV. On Hopper, a last
@@ -152,7 +152,7 @@ def graph(d, heads, groups, dtype=float16, architecture=None, lse_grad=False):
     shared, queries, tiles, hopper = heads // groups, sym("M", multiple_of=QUERIES), sym("T"), target.name == "sm_90a"
     sizes = {"m": queries, "d": d, "g": groups, "r": shared, "dtype": dtype}
     apart = hopper and shared > 1 and d <= 128
-    own = chosen(d, hopper, shared > 1 and not apart)
+    own = chosen(d, hopper, shared > 1 and not apart, score)
     kernels = {
         "rows": rows(d, lse_grad)(rows_definition(lse_grad)(**sizes)),
         "gradients": own(spec(queries, TILE, d, tiles, heads, shared, own.start, dtype=dtype)),
@@ -195,28 +195,28 @@ def query_ranges(offsets, count, keys=None, causal=False, window=None):
 
 
 def gradients(
-    grad, q, k, v, o, lse, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse_grad=None, deterministic=None
-):
+    grad, q, k, v, o, lse, offsets, keys=None, causal=False, window=None, scale=None, architecture=None, lse_grad=None, deterministic=None,
+    isolated=False, score=None,
+):  # fmt: skip
     """Return the gradients of q[tokens, heads, d], k[tokens, groups, d] and v for a call of `attention_packed.attend`.
 
-    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Arrays must be finite, as for the call: NaN or
-    infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
+    Blocks add to the gradient of `q` in no fixed order, so its last bits vary between runs. Without `isolated`, arrays must be finite, as
+    for the call: NaN or infinity in `q`, `k` or `grad` reaches gradients of other sequences in the same tiles of queries and keys.
 
     Args:
         grad: the gradient of the result, with the shape and the type of `q`.
         o, lse: the result of that call with `lse=True`; lse[tokens, heads].
         lse_grad: the gradient of `lse`.
         deterministic: refused if true. None means `torch.are_deterministic_algorithms_enabled()` for PyTorch tensors.
-        others: those of the call.
+        isolated, score, others: those of the call. `score` has a derivative.
 
     Raises: ArgumentError for shapes that do not match, heads of more than 256 elements, and `deterministic`.
     """
     if _is_deterministic(deterministic, q):
         asked = "no kernel adds gradients of packed sequences in a fixed order"
         raise ArgumentError(asked, got="deterministic", hint="call fireiron.attention(..., deterministic=True) for each sequence")
-    (tokens, heads, d), (count, groups, _) = q.shape, k.shape
-    elements = next((size for size in HEADS if size >= d), None)
-    if elements is None:
+    (tokens, heads, d), count = q.shape, len(k)
+    if d > HEADS[-1]:
         asked = "no kernel computes gradients of packed sequences with these heads"
         raise ArgumentError(asked, got=f"{d} elements", legal=f"at most {HEADS[-1]}")
     wanted = {"grad": (grad, q.shape), "o": (o, q.shape), "v": (v, k.shape), "lse": (lse, (tokens, heads))}
@@ -225,15 +225,36 @@ def gradients(
         if tuple(array.shape) != tuple(shape):
             asked = f"gradients of packed sequences: the shape of {name} does not match"
             raise ArgumentError(asked, got=tuple(array.shape), legal=tuple(shape))
+    low, high = query_ranges(offsets, -(-count // TILE) * TILE, keys, causal, window)
+    require_score(score, keys is None and (causal or window is not None))
+    scale = d**-0.5 if scale is None else scale
+    if not (isolated and tokens and count):
+        return _in_tiles((o, grad, q, lse, lse_grad), (k, v), low, high, scale, architecture, score)
+    keys, low, high = offsets if keys is None else keys, low[:count], high[:count]
+    queries, others = _isolated.placed(offsets, tokens, TILE), _isolated.placed(keys, count, TILE)
+    of_queries = [None if array is None else array[queries.tokens] for array in (o, grad, q, lse, lse_grad)]
+    of_keys = [array[others.tokens] for array in (k, v)]
+    bounds = _isolated.moved(low, high, others, offsets, queries.starts)
+    dq, dk, dv = _in_tiles(of_queries, of_keys, *bounds, scale, architecture, score)
+    first, last = ranges(offsets, tokens, keys, causal, window)
+    of_keys = (_isolated.without(array[others.rows], high <= low) for array in (dk, dv))
+    return _isolated.without(dq[queries.rows], last <= first), *of_keys
+
+
+def _in_tiles(of_queries, of_keys, low, high, scale, architecture, score):
+    """Return the gradients for ranges of queries of whole tiles of keys."""
+    (o, grad, q, lse, lse_grad), (k, v) = of_queries, of_keys
+    (tokens, heads, d), (count, groups, _) = q.shape, k.shape
+    elements = next(size for size in HEADS if size >= d)
     shared, dtype = heads // groups, bfloat16 if "bfloat16" in str(q.dtype) else float16
     m, n = -(-tokens // QUERIES) * QUERIES, -(-count // TILE) * TILE
     o, grad, q = (_padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
     k, v = (_padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
     sums = [_padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
-    low, high = (bound.reshape(n // TILE, TILE) for bound in query_ranges(offsets, n, keys, causal, window))
-    ranges = *of_tiles(low, high), low, high
-    call = graph(elements, heads, groups, dtype, architecture, lse_grad is not None)
-    results = call(o, grad, *sums, q, k, v, d**-0.5 if scale is None else scale, *ranges)
+    low, high = (bound.reshape(n // TILE, TILE) for bound in (low, high))
+    bounds = *of_tiles(low, high), low, high
+    call = graph(elements, heads, groups, dtype, architecture, lse_grad is not None, score)
+    results = call(o, grad, *sums, q, k, v, scale, *bounds)
     shapes = (tokens, heads, d), (count, groups, d), (count, groups, d)
     return tuple(result.reshape(-1, shape[1], elements)[: shape[0], :, : shape[2]] for result, shape in zip(results, shapes, strict=True))
 

@@ -247,3 +247,29 @@ def test_gradients_of_packed_sequences(torch):
         right = torch.autograd.grad(total, arrays)
     for gradient, other in zip(got, right, strict=True):
         assert float((gradient.double() - other.double()).norm() / other.double().norm()) < 3e-3
+
+
+@pytest.mark.parametrize("score", [None, "2 * tanh(s / 2) - 0.1 * (m - n)"])
+def test_isolated_sequences(torch, score):
+    """NaN and infinity of a sequence change no bit of another one, and 20 calls return the same bits; gradients are those without `isolated`."""
+    from fireiron.strategies import attention_packed, attention_packed_backward
+
+    offsets = torch.tensor([0, 1, 101, 101, 401, 530], device="cuda", dtype=torch.int32)
+    q, k, v, grad = (torch.randn((536, count, 64), device="cuda", dtype=torch.float16) for count in (4, 2, 2, 4))
+    words = {"causal": True, "score": score, "isolated": True}
+    result, logs = attention_packed.attend(q, k, v, offsets, lse=True, **words)
+    plain = attention_packed.attend(q, k, v, offsets, causal=True, score=score)
+    assert float((result - plain).norm() / plain.norm()) < 1e-3 and not result[530:].any()
+    assert all(torch.equal(attention_packed.attend(q, k, v, offsets, **words), result) for _ in range(20))
+    gradients = attention_packed_backward.gradients(grad, q, k, v, result, logs, offsets, **words)
+    others = attention_packed_backward.gradients(grad, q, k, v, result, logs, offsets, **(words | {"isolated": False}))
+    for gradient, other in zip(gradients, others, strict=True):
+        assert float((gradient - other).float().norm() / other.float().norm()) < 2e-3
+    for array in (q, k, v, grad):
+        array[101:401:2], array[102:401:2], array[530:] = float("nan"), float("inf"), float("nan")
+    got, lse = attention_packed.attend(q, k, v, offsets, lse=True, **words)
+    kept = [*range(101), *range(401, 530)]
+    assert torch.equal(got[kept], result[kept]) and torch.equal(lse[kept], logs[kept]) and not got[101:401].isfinite().any()
+    after = attention_packed_backward.gradients(grad, q, k, v, got, lse, offsets, **words)
+    assert torch.equal(after[1][kept], gradients[1][kept]) and torch.equal(after[2][kept], gradients[2][kept])
+    assert float((after[0][kept] - gradients[0][kept]).float().norm() / gradients[0][kept].float().norm()) < 1e-4

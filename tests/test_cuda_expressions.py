@@ -218,6 +218,14 @@ def test_named_expressions_in_c(tmp_path):
     assert not wrong, "\n".join(wrong[:5])
 
 
+def test_a_text_with_line_breaks_is_the_same_text():
+    """On one line, the text of an expression or a comparison is that without line breaks."""
+    for printed, bound in itertools.product(drawn_expressions(150), (as_expr(1), as_expr(7), sym("M"))):
+        value = printed.value
+        for whole in (value, less(value, bound), less(bound, value), all_of((less(value, bound), less(bound, value)))):
+            assert str(cuda.document(whole)) == cuda.expression(whole)
+
+
 def test_a_dividend_that_may_be_negative_is_not_printed():
     with pytest.raises((VerificationError, ArgumentError), match="negative"):
         cuda.expression(back // 3)

@@ -157,6 +157,7 @@ def test_a_bound_of_lengths_reads_a_part_of_the_table():
     assert str(bounded.size("n")) == "1024" and str(bounded.operands["table"].tensor.array.shape[1]) == "64"
 
 
+@functools.cache
 def program_of(queries=1, page=16, size=32, bn=16, stages=2, keys=64, d=16, target="sm_80"):
     fused = attention_paged.definition(size, page, queries)
     spec = attention_paged.spec(2 * queries, keys, d, 2, len(LENGTHS), page, queries, size, fused, pages=17)

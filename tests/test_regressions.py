@@ -24,6 +24,7 @@ from fireiron.sim import simulate
 from fireiron.values import typed
 from fireiron.values.expr import TRUE, Var, all_of, any_of
 from fireiron.values.layout import logical_product
+from fireiron.values.machine import as_dtype
 
 DOT = """for (int p = 0; p < a_size_k; ++p)
   c_at(0, 0) = (accumulate || p ? c_at(0, 0) : c_type(0)) + a_at(0, p) * b_at(p, 0);"""
@@ -935,3 +936,21 @@ def test_digits_of_a_remainder_of_blocks_stay_below_their_count():
     program = tiles.tile(m=8, n=8).to(Thread).done().program("sm_90")
     array = np.arange(2 * 40 * 72).reshape(2, 40, 72).astype(program.spec.operands["X"].dtype.numpy)
     assert np.array_equal(simulate(program.ir, {"X": array}, {"m": 40}).outputs["Y"], array)
+
+
+class Unprintable:
+    """A value without a text."""
+
+    __hash__ = None
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("value", [Unprintable(), {8}, np.array(8), None], ids=["unprintable", "a set", "an array", "None"])
+def test_names_of_other_kinds_are_refused(value):
+    """Neither a hash nor a text of the value is needed."""
+    with pytest.raises(FireironError, match="the name of an instruction must be a string"):
+        instruction(value)
+    with pytest.raises(FireironError, match="unknown element type"):
+        as_dtype(value)

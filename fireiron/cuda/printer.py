@@ -42,7 +42,7 @@ from fireiron.ir import Access, BlockSet, Buffer, Exec, Kernel, Piece, StageStat
 from fireiron.ir.accumulators import accumulators
 from fireiron.ir.text import Braces, Copy, Function, Item, Path, Registers
 from fireiron.values.document import Assignment, Call, Choice, Joined, Text, called
-from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, as_expr, conjuncts
+from fireiron.values.expr import FALSE, TRUE, ZERO, Const, Expr, Less, as_expr, conjuncts
 from fireiron.values.machine import DType, float32, float64, int32, int64
 
 BARRIER_BYTES = 8
@@ -92,7 +92,7 @@ class KernelPrinter:
         """A condition as an operand of another condition, or of a choice."""
         value = self.addresses.stepped(value)
         self.addresses.used |= value.variables()
-        return document(value) if place is Precedence.LOWEST else operand(value, place)
+        return document(value) if place is Precedence.LOWEST or isinstance(value, Less) else operand(value, place)
 
     def applied(self, name: str, dtype: DType, *arguments: Text) -> Text:
         """A function of a formula on values of a type."""

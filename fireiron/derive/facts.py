@@ -112,6 +112,11 @@ class Facts:
         return () if self.definition is None else self.definition.batch
 
     @functools.cached_property
+    def single(self) -> tuple[str, ...]:
+        """The dimensions of which a step has one element: those of the batch, and of a loop with a state."""
+        return () if self.definition is None else (*self.definition.batch, *self.definition.scan)
+
+    @functools.cached_property
     def used(self) -> tuple[str, ...]:
         """The dimensions of elements that steps read or write, in the order of the spec."""
         named = {dim for step in self.steps for element in (step.formula.target, *step.formula.elements) for dim in element.dims}

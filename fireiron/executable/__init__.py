@@ -37,15 +37,18 @@ _EXPORTED: Final = tuple(
 def instruction(name: str) -> Executable:
     """Return the built-in instruction with the name that messages and printed trees use.
 
-    Legal: the name of an instruction in `INSTRUCTIONS`. Raises: ArgumentError for another name, with the similar ones.
+    Legal: the name of an instruction in `INSTRUCTIONS`.
+    Raises: ArgumentError for another name, with the similar ones, and for values that are not strings.
 
     >>> from fireiron import *
     >>> print(instruction("WGMMA_F16_F32").performs())
     MatMul(64,n,16)(SH,SH,RF)(Warpgroup), A and B float16, C float32, n 8 to 256 by 8, A and B in swizzled chunks
     """
     known = {built_in.name: built_in for built_in in INSTRUCTIONS}
+    if not isinstance(name, str):
+        raise ArgumentError("the name of an instruction must be a string", got=name, legal=list(known), at=call_site())
     if name not in known:
-        near = ", ".join(similar_names(str(name), known))
+        near = ", ".join(similar_names(name, known))
         raise ArgumentError("no built-in instruction has this name", got=name, legal=near or list(known), at=call_site())
     return known[name]
 

@@ -62,7 +62,11 @@ def graphene_text(program: Program) -> str:
     Raises: a `LayoutError` if the notation cannot express the program.
     """
     if program.preceding:
-        raise LayoutError(f"the program launches {len(program.launches)} kernels, but a text describes one kernel", hint="remove .repack()")
+        named = ", ".join(launch.name for launch in program.launches)
+        raise LayoutError(
+            f"the program launches {len(program.launches)} kernels ({named}), but a text describes one kernel",
+            hint="remove .repack(), or load operands that are distributed over GPUs inside the kernel",
+        )
     kernel = program.walked
     text = "\n".join(_Writer(program, kernel).lines()) + "\n"
     _require_exact(text, program, kernel)

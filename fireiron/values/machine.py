@@ -148,9 +148,10 @@ MATRIX_ONLY: tuple[DType, ...] = (tf32, float8_e4m3, float8_e5m2)
 
 def _name_of_library_type(value: object) -> object:
     """The name of an element type of NumPy, PyTorch or JAX, such as `numpy.float32` or `torch.float16`; other values as they are."""
-    name = getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
     module = type(value).__module__ if not isinstance(value, type) else value.__module__
-    return name if module.split(".")[0] in ("numpy", "torch", "jax", "ml_dtypes") else value
+    if module.split(".")[0] not in ("numpy", "torch", "jax", "ml_dtypes"):
+        return value
+    return getattr(value, "name", None) or getattr(value, "__name__", None) or str(value).removeprefix("torch.")
 
 
 def as_dtype(value: object) -> DType:

@@ -93,7 +93,7 @@ class Elements(Skeleton):
         for step in facts.steps:
             chain = _reduced(step, facts, along, vectors["vector"], rows["rows"]) if step.name in chunks else _of_step(step, facts)
             if chain is None and along and (_stores(step, facts, along) or _taps(step, facts, along)):
-                dims = [dim for dim in step.formula.target.dims if dim not in facts.batch]
+                dims = [dim for dim in step.formula.target.dims if dim not in facts.single]
                 move = Move.tile(*(vectors["vector"] if dim == along else 1 for dim in dims)).unroll()
                 chain = move.done()
             if chain is not None:
@@ -160,7 +160,7 @@ def _vector_copy(facts: Facts, name: str, along: str, vector: Tunable) -> Chain:
 
     Loads without a hint: evicting the elements first takes 2 to 5 % more, unless the stores do it, too (2026-11-30, H200).
     """
-    dims = [dim for dim in facts.dims_of(name) if dim not in facts.batch]
+    dims = [dim for dim in facts.dims_of(name) if dim not in facts.single]
     return Move.tile(*(vector if dim == along else 1 for dim in dims)).unroll().done()
 
 
@@ -195,7 +195,7 @@ def _in_chunks(step: Step, facts: Facts, along: str) -> bool:
 
 def _reduced(step: Step, facts: Facts, along: str, vector: Tunable, rows: Tunable) -> Chain:
     """Return the strategy of a step that reduces many rows: some at a time, whose loads are in flight together."""
-    dims = [dim for dim in (*step.formula.target.dims, *step.formula.over) if dim not in facts.batch]
+    dims = [dim for dim in (*step.formula.target.dims, *step.formula.over) if dim not in facts.single]
     copy = Move.tile(*(vector if dim == along else 1 for dim in _order(step, dims))).unroll().done(EVICT_FIRST)
     return Reduction.split(rows).load(SRC, RF, copy).done()
 
