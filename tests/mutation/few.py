@@ -13,7 +13,7 @@ The nearest files are determined by a rule (`files`), not by choice: the first t
 5. files named after its folders, the inner one first: `test_races.py`, `test_check.py`.
 
 Stored outputs of a part are used, too: they are its contract. For the printer (`cuda`) these are the stored texts, for passes and
-decompositions the stored cases of `test_passes`, for checks and the simulator the stored verdicts of `test_verdicts`.
+decompositions the stored cases of `test_passes`.
 
 A mutant is killed by a test that fails, by a crash of the process, or by a test that runs a minute longer than all of them may take.
 """
@@ -39,14 +39,7 @@ MOST_FILES = 3
 HANGING = 60.0
 """Seconds of processor time beyond those of all tests, after which a test is considered to hang."""
 
-VERDICTS = "tests/test_verdicts.py"
-STORED = {
-    printing.FOLDER: DIGESTS,
-    "lower/": "tests/test_passes.py",
-    "decomp/": "tests/test_passes.py",
-    "check/": VERDICTS,
-    "sim/": VERDICTS,
-}
+STORED = {printing.FOLDER: DIGESTS, "lower/": "tests/test_passes.py", "decomp/": "tests/test_passes.py"}
 """The stored outputs of parts."""
 
 NEAR_TO_NOTHING = {"test_contracts", "test_documents", "test_mutants", "test_mutation", "test_campaign"}
