@@ -117,13 +117,17 @@ def test_refusals(change, words):
         attention_packed_backward.gradients(large, large, large, large, large, np.zeros((4, 1), np.float32), OFFSETS)
 
 
+SPILLED = {(64, 1): 100, (128, 1): 192, (128, 2): 192, (256, 1): 16}
+"""Bytes by elements of a head and query heads of a group: separate loops for masked tiles spill some, and are faster."""
+
+
 @pytest.mark.skipif(not toolchains(), reason="no NVRTC installed (pip install 'fireiron[check]')")
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("shared", [1, 2])
 @pytest.mark.parametrize("d", attention_packed_backward.HEADS)
 def test_kernels_compile(d, shared):
-    """MMAs are not serialized; heads of 128 elements spill up to 192 bytes, others none."""
+    """MMAs are not serialized, and at most `SPILLED` bytes are spilled."""
     strategy = attention_packed_backward.chosen(d, True, shared > 1)
     spec = attention_packed_backward.spec(sym("M", multiple_of=128), 128, d, sym("T"), 2, shared, strategy.start)
     (resources,) = compile_cuda(strategy(spec).cuda("sm_90a"), "sm_90a").resources.values()
-    assert resources.spill_stores <= (192 if d == 128 else 0)
+    assert resources.spill_stores <= SPILLED.get((d, shared), 0)
