@@ -570,7 +570,7 @@ def test_constants_matter():
     chain = MatMul.tile(16, 16).to(Block).epilog(RF, *init_and_store).split(64).load(A, SH, COPY).load(B, SH, COPY)
     works.append(Work(lowered(chain.tile(1, 1).to(Thread).split(1).unroll().done(), 16, 16, 512)))
     works.append(Work(copy(Move(8192, 8192)(GL, GL)(Kernel)).program("sm_90").lowered))
-    works += [Work(hopper_kernel(512, 512, 512)), Work(hopper_kernel(4096, 4096, 512))]
+    works += [Work(hopper_kernel(512, 512, 512, cluster_m=2)), Work(hopper_kernel(4096, 4096, 512))]
     before = np.array([model(work, H200).us for work in works])
     for field in attrs.fields(type(CONSTANTS)):
         changed = attrs.evolve(CONSTANTS, **{field.name: getattr(CONSTANTS, field.name) * 40})

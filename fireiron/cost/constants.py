@@ -17,6 +17,8 @@ class Constants:
 
     launch_us: float = 1.1
     """Time between two kernels of a CUDA graph, including start and end of the blocks (microseconds; an empty kernel takes 0.7)."""
+    cluster_us: float = 0.7
+    """Additional time of a kernel with clusters: their blocks start together, and wait for each other at the end (microseconds)."""
     l2_latency: float = 250.0
     """Latency of a load that hits in L2 (clocks)."""
     memory_latency: float = 390.0

@@ -260,13 +260,14 @@ class _Model:
         bottleneck = max(parts, key=lambda name: parts[name]) if us else LAUNCH
         if bottleneck in (ISSUE, FMA, TENSOR, self.local) and lost > 0.5:
             bottleneck = TAIL
-        if max(parts.values(), default=0.0) < c.launch_us:
+        launch = c.launch_us + (c.cluster_us if work.kernel.cluster is not None else 0.0)
+        if max(parts.values(), default=0.0) < launch:
             bottleneck = LAUNCH
         totals = work.amounts.times(work.grid)
         return Prediction(
-            us=us + c.launch_us,
+            us=us + launch,
             bottleneck=bottleneck,
-            parts={**{name: value for name, value in parts.items() if value}, TAIL: lost * us, LAUNCH: c.launch_us},
+            parts={**{name: value for name, value in parts.items() if value}, TAIL: lost * us, LAUNCH: launch},
             bytes={
                 DRAM: sum(self.dram),
                 L2: totals.l2_read + totals.l2_written,

@@ -5,7 +5,7 @@ A node joins the regions of its operands, as long as a definition states them to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -52,10 +52,14 @@ def is_item(node: Any) -> bool:
 
 
 class Regions:
-    """The regions of a graph. `refused` has the reasons against nodes that belong to none, by node."""
+    """The regions of a graph. `refused` has the reasons against nodes that belong to none, by node.
 
-    def __init__(self, graph: Any) -> None:
+    `apart` has nodes that belong to none in any case, with the reasons.
+    """
+
+    def __init__(self, graph: Any, apart: Mapping[Any, str] | None = None) -> None:
         self.nodes = list(graph.nodes)
+        self.apart = apart or {}
         self.order = {node: place for place, node in enumerate(self.nodes)}
         self.region_of: dict[Any, Region] = {}
         self.refused: dict[Any, str] = {}
@@ -70,6 +74,9 @@ class Regions:
         name = name_of(node)
         if is_item(node):
             self._join_item(node)
+            return
+        if node in self.apart:
+            self.refused[node] = self.apart[node]
             return
         if name not in NAMES or is_inlined(node):
             if node.op == "call_function" and not is_inlined(node):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator as python_operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
@@ -56,6 +56,9 @@ LIBRARY: Final = 0.88
 """Time of the library's product relative to the prediction of the derived one: 165 to 180 and 190 us (2026-12-01, H200, float16, 4096 cubed
 and 1024 x 8192 x 8192)."""
 
+GAIN: Final = 0.95
+"""Most time of a product with functions, relative to that of separate kernels: a product predicted at 0.98 took 1.08 (2026-12-01, H200)."""
+
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
 
@@ -96,14 +99,8 @@ class Rewriting:
         """Replace the regions, and return what was taken and what was left."""
         layouts = convolutions.prepared(self.module, self.role == "inference") if self._on_device() else []
         self.images = {layout.packed for layout in layouts}
-        regions = Regions(self.graph)
         known = {node for layout in layouts for node in (layout.forced, layout.packed)}
-        self.left += [
-            Left(name_of(node) or str(node.target), reason)
-            for node, reason in regions.refused.items()
-            if name_of(node) not in ATTENTION and node not in known
-        ]
-        answers = {region: answer for region in regions if (answer := self._answered(region)) is not None}
+        answers = self._decided(known)
         for region in self._fused_by_inductor(answers):
             del answers[region]
             self.left.append(Left(region.title, "Inductor computes it in the kernel of an operation before or after it"))
@@ -119,6 +116,34 @@ class Rewriting:
             self.module.recompile()
         return Report(self.role, tuple(self.taken), tuple(self.left))
 
+    def _decided(self, known: Collection[Any]) -> dict[Region, _Answer]:
+        """Return the regions that are taken, with their strategies, and add the reasons against the others to the report.
+
+        What follows a product that the library computes is divided again without it: it may belong to the operations after it.
+        """
+        decided: dict[tuple[Any, ...], _Answer | str] = {}
+        apart: dict[Any, str] = {}
+        while True:
+            regions = Regions(self.graph, apart)
+            for region in regions:
+                if region.nodes not in decided:
+                    decided[region.nodes] = self._answered(region, apart)
+            more = {node: reason for region in regions if isinstance(reason := decided[region.nodes], str) for node in _divided(region)}
+            if not more:
+                break
+            apart |= more
+        for node, reason in regions.refused.items():
+            if name_of(node) not in ATTENTION and node not in known:
+                self.left.append(Left(name_of(node) or str(node.target), reason))
+        answers: dict[Region, _Answer] = {}
+        for region in regions:
+            answer = decided[region.nodes]
+            if isinstance(answer, str):
+                self.left.append(Left(region.title, answer))
+            else:
+                answers[region] = answer
+        return answers
+
     def _on_device(self) -> bool:
         """Whether results of convolutions are on a device of which regions are taken."""
         nodes = [node for node in self.graph.nodes if name_of(node) == "convolution"]
@@ -126,11 +151,11 @@ class Rewriting:
 
     # ------------------------------------------------------------------------------------------ one region
 
-    def _answered(self, region: Region) -> _Answer | None:
-        """Return the definition and the derived strategy of a region; None, and the reason in the report, if it is left to Inductor."""
+    def _answered(self, region: Region, apart: Collection[Any] = ()) -> _Answer | str:
+        """Return the definition and the derived strategy of a region, or why it is left. `apart` are products that the library computes."""
         try:
             device = self._device(region.nodes)
-            self._check_worth(region)
+            self._check_worth(region, apart)
             stated = Statement(region.nodes, outputs_of(region.nodes)).stated("region")
             if not stated.arrays:
                 raise CannotStateError("no operand is an array")
@@ -139,8 +164,7 @@ class Rewriting:
             answer = self._derived(stated, device)
             self._check_time(region, stated, answer, device)
         except (CannotStateError, FireironError) as error:
-            self.left.append(Left(region.title, _reason(error)))
-            return None
+            return _reason(error)
         return _Answer(stated, answer)
 
     def _check_time(self, region: Region, stated: Stated, answer: Derivation, device: int | None) -> None:
@@ -165,11 +189,14 @@ class Rewriting:
         per_thread = values.get("wm", 1) * values.get("wn", 1) // LANES
         together = answer.us + copied + delay_us(count, product.meta["val"].numel(), per_thread, gpu)
         plain = self._derived(Statement([product], [product]).stated("product"), device, FEWEST)
-        operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
-        after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
-        apart = LIBRARY * plain.us + CONSTANTS.launch_us + after
-        if together > apart:
-            raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and a kernel after it")
+        apart = LIBRARY * plain.us
+        if not _is_followed(region):
+            operands = sum(_bytes(node) for node in product.all_input_nodes) / bandwidth
+            after = max(max(moved - operands, 0) + _bytes(product) / bandwidth, instructions_us(count, gpu))
+            apart += CONSTANTS.launch_us + after
+        if together > GAIN * apart:
+            others = "what follows computes the functions" if _is_followed(region) else "a kernel after it"
+            raise CannotStateError(f"{together:.3g} us predicted with its functions, {apart:.3g} us for the product and {others}")
 
     def _fused_by_inductor(self, answers: Mapping[Region, _Answer]) -> list[Region]:
         """Return the regions of functions of elements that read from, or are read by, operations that Inductor compiles.
@@ -233,13 +260,15 @@ class Rewriting:
             return None
         raise CannotStateError(f"tensors on {device.type}; the option simulate=True runs them in the simulator")
 
-    def _check_worth(self, region: Region) -> None:
+    def _check_worth(self, region: Region, apart: Collection[Any]) -> None:
         """Raise the reason if the library's or Inductor's kernel of a region is better by rule."""
         names = [name_of(node) for node in region.nodes]
         if not set(names) - {*COPIES, ""}:
             raise CannotStateError("only copies")
         if self.images and any(name_of(user) == "convolution" for node in region.nodes for user in users_of(node)):
             raise CannotStateError("a convolution reads it, for which Inductor stores it with the channels last")
+        if not {*names} - {*FUNCTIONS, ""} and any(source in apart for node in region.nodes for source in sources_of(node)):
+            raise CannotStateError("functions of a product of the library, for which Inductor's kernel moves the same bytes")
         products = [node for node in region.nodes if name_of(node) in PRODUCTS]
         if not products:
             return
@@ -303,6 +332,19 @@ class _Answer:
 
     stated: Stated
     derived: Derivation
+
+
+def _is_followed(region: Region) -> bool:
+    """Whether the kernels that read the results of a product's functions can compute these functions, too."""
+    own = set(region.nodes)
+    readers = [user for node in outputs_of(region.nodes) for user in users_of(node) if user not in own]
+    return bool(readers) and all(name_of(user) in FUSIBLE for user in readers)
+
+
+def _divided(region: Region) -> list[Any]:
+    """Return the products of a region that is left, if it has other operations."""
+    products = [node for node in region.nodes if name_of(node) in PRODUCTS]
+    return products if len(region.nodes) > len(products) else []
 
 
 def _compile(text: str, stated: Stated, device: int) -> None:

@@ -1,6 +1,6 @@
 """Modules of KernelBench, levels 1 and 2, at the sizes of the suite: the backend of Fireiron, Inductor, and eager PyTorch, on a GPU.
 
-    python perf/kernelbench/modules.py KERNELBENCH FOLDER [--only 1/23,2/9] [--types float16,float32] [--processes 12] [--seconds 420]
+    python perf/kernelbench/modules.py KERNELBENCH FOLDER [--only 1/23,2/9:float16] [--types float16,float32] [--processes 12] [--seconds 420]
         [--resume results.jsonl] [--whole] [--slower 3] [--mode max-autotune-no-cudagraphs]
 
 KERNELBENCH is a copy of github.com/ScalingIntelligence/KernelBench. Modules stay in training mode, without gradients, as in the suite.
@@ -46,6 +46,11 @@ RANDOM = {
     "2/83": "dropout: its random numbers cannot be captured in a graph of another library",
 }
 """Problems whose results cannot be compared."""
+
+
+TUNED = "max-autotune-no-cudagraphs"
+BOTH = "fireiron with the mode"
+"""The mode of Inductor, and the backend with this mode for what it leaves."""
 
 
 class CompiledSignal(Exception):
@@ -168,6 +173,10 @@ def prepare(task, arguments):
     if arguments.mode:
         contenders[arguments.mode] = tuned = Contender(module, lambda graph, inputs: inductor(graph, inputs, arguments.mode))
         result["tuned_s"] = tuned.compile(given)
+        options = {"candidates": arguments.candidates}
+        both = Contender(module, lambda graph, inputs: torch_backend.backend(graph, inputs, options=options, mode=arguments.mode))
+        result["both_s"] = both.compile(given)
+        contenders[BOTH] = both
     return result, (names, module, contenders)
 
 
@@ -243,8 +252,9 @@ def shares(rows, label, modules):
     whole = [row for row in rows if row.get("taken") == 0 and "us" not in row and "refused" not in row]
     text = f"{label}: {len(rows)} of {modules} modules compiled; {len(timed)} measured, {len(wrong)} wrong, {len(failed)} failed; "
     text += f"{len(whole)} others are left to Inductor as a whole"
-    for peer in ("eager", "inductor", "max-autotune-no-cudagraphs"):
-        ratios = [row["us"][peer] / row["us"]["fireiron"] for row in timed if peer in row["us"] and row["taken"]]
+    for peer in ("eager", "inductor", TUNED):
+        own = BOTH if peer == TUNED else "fireiron"
+        ratios = [row["us"][peer] / row["us"][own] for row in timed if {peer, own} <= row["us"].keys() and row["taken"]]
         if ratios:
             faster = sum(ratio > 1 for ratio in ratios) / len(ratios)
             text += f"; {peer}: {mean(ratios):.3f} of {len(ratios)} with derived kernels, faster for {faster:.0%}"
@@ -261,10 +271,10 @@ def table(rows):
             own = us["fireiron"]
             skeletons = " ".join(line.split(": ")[2] for line in row["report"].splitlines() if line.startswith("  taken"))
             lines.append([row["name"], row["type"], row["title"][:44], own, us["eager"], us["inductor"], us["eager"] / own, us["inductor"] / own,
-                us.get("max-autotune-no-cudagraphs", math.nan) / own, row["predicted"], row["errors"]["fireiron"][0],
+                us.get(TUNED, math.nan) / us.get(BOTH, math.nan), row["predicted"], row["errors"]["fireiron"][0],
                 row["errors"]["inductor"][0], row["left"], skeletons])  # fmt: skip
     lines.sort(key=lambda line: line[7])
-    heads = ["", "type", "problem", "us", "eager us", "inductor us", "eager/own", "inductor/own", "tuned/own", "taken predicted", "error",
+    heads = ["", "type", "problem", "us", "eager us", "inductor us", "eager/own", "inductor/own", "tuned/both", "taken predicted", "error",
         "inductor's", "left", "taken"]  # fmt: skip
     return tabulate(lines, headers=heads, floatfmt=".3g")
 
@@ -316,7 +326,7 @@ def arguments_of():
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--resume", type=Path, nargs="*", default=[])
     parser.add_argument("--whole", action="store_true", help="measure modules of which nothing is taken, too")
-    parser.add_argument("--mode", help="also compile in this mode of Inductor")
+    parser.add_argument("--mode", help="also compile in this mode of Inductor, without and with the backend")
     parser.add_argument("--slower", type=float, help="take regions up to this ratio of the predicted time to that of their bytes")
     parser.add_argument("--summarize", action="store_true")
     return parser.parse_args()
@@ -333,8 +343,9 @@ def main():
     if arguments.slower:
         torch_backend.rewriting.SLOWER = arguments.slower
     finished = {(row["name"], row["type"]) for file in arguments.resume for row in read(file) if is_finished(row, arguments.whole)}
-    chosen = [name for name in names if not arguments.only or name in arguments.only.split(",")]
-    tasks = [task for task in tasks_of(chosen, arguments.types.split(",")) if task not in finished]
+    only = set(arguments.only.split(",")) if arguments.only else None
+    tasks = [task for task in tasks_of(names, arguments.types.split(",")) if task not in finished]
+    tasks = [task for task in tasks if only is None or {task[0], ":".join(task)} & only]
     start = time.time()
 
     def keep(task, result):

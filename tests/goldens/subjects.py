@@ -54,13 +54,27 @@ def _sketches() -> Subject:
     return Subject(test_rules.names, test_rules.outcome)
 
 
+def _searches() -> Subject:
+    import test_searches
+
+    return Subject(test_searches.names, test_searches.outcome)
+
+
+def _verdicts() -> Subject:
+    import test_verdicts
+
+    return Subject(test_verdicts.names, test_verdicts.outcome)
+
+
 SUBJECTS: dict[str, Callable[[], Subject]] = {
     "corpus": _corpus,
     "drawn_ir": _drawn_ir,
     "library": _library,
     "offers": _offers,
     "perturbed": _perturbed,
+    "searches": _searches,
     "sketches": _sketches,
+    "verdicts": _verdicts,
 }
 """By name; a subject's imports are executed when it is used."""
 
