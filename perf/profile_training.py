@@ -362,14 +362,15 @@ def main():
 
 
 def paged(folder):
-    """Write the table of the present files, and return it."""
-    lines = json.loads((folder / "profile.json").read_text())["measured"]
-    found = parsed((folder / "ncu.csv").read_text())
-    for line, rows in zip(lines, found, strict=False):
+    """Write the table of the present files, and return it. The counters of `ncu.csv` are also written to `profile.json`."""
+    whole = json.loads((folder / "profile.json").read_text())
+    lines, log = whole["measured"], folder / "ncu.csv"
+    for line, rows in zip(lines, parsed(log.read_text()) if log.exists() else (), strict=False):
         line |= counters(rows) if rows else {}
     heads = ("case", "by", "us", "MHz", "W", "kernels", "ncu us", "MB", *COLUMNS, "stalls", "kernel")
     text = tabulate([[line.get(head) for head in heads] for line in lines], heads, floatfmt=".1f") + "\n"
     (folder / "profile.txt").write_text(text)
+    (folder / "profile.json").write_text(json.dumps(whole, indent=1) + "\n")
     return text
 
 

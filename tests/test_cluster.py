@@ -506,6 +506,8 @@ def test_printed_text():
     assert "mbarrier_arrive_cluster(k_ring_empty + k_stage * 8, (0x5 << rank_m) | (0x3 << (rank_n * 2)))" in text.replace("\n", " ") or (
         re.search(r"mbarrier_arrive_cluster\([^;]*\(0x5 << rank_m\) \| \(0x3 << \(rank_n \* 2\)\)\);", text)
     )
+    arrival = text[: text.rindex("mbarrier_arrive_cluster(")].rstrip().rpartition("\n")[2]
+    assert "thread % 32" not in arrival, "each lane of a warp arrives at one block"
     assert ".release.cluster" not in text.replace("mbarrier_init.release.cluster", "")
     assert text.rindex("cluster_sync();") > text.rindex("tma_load_multicast(")
 

@@ -101,6 +101,19 @@ def test_only_required_gradients_are_computed(torch):
     assert w.grad.shape == (512,) and x.grad is None
 
 
+def test_gradients_with_any_strides(torch):
+    """Recorded calls have contiguous gradients; others are copied, also between replays."""
+    x, w, bias = half(torch, 64, 256).requires_grad_(), half(torch, 256).requires_grad_(), half(torch, 256).requires_grad_()
+    normed = fireiron.function("layernorm")
+    plain = half(torch, 64, 256)
+    for _ in range(3):
+        for given in (plain, plain.t().contiguous().t(), plain[:1].expand(64, 256), torch.stack([plain, plain], -1)[..., 0]):
+            ours = torch.autograd.grad(normed(x, w, bias, 1e-5), (x, w, bias), given)
+            peers = torch.autograd.grad(torch.nn.functional.layer_norm(x, (256,), w, bias), (x, w, bias), given)
+            for one, peer in zip(ours, peers, strict=True):
+                assert float((one - peer).float().norm() / peer.float().norm()) < 5e-3
+
+
 def test_refusals(torch):
     a, b = half(torch, 64, 64).requires_grad_(), half(torch, 64, 64)
     with pytest.raises(fireiron.errors.ArgumentError, match="has no gradient, but a tensor requires one"):

@@ -18,6 +18,7 @@ from fireiron.strategies import tasks_gemm as gemm
 from fireiron.tasks import *
 from fireiron.tasks import mapping as places
 from fireiron.tasks import trees
+from fireiron.tasks.step import Reader
 
 program = Tasks(gemm.gemm_host, gemm.gemm_block, *trees.GEMM, *trees.CLEAR, *trees.COPY)
 
@@ -167,3 +168,13 @@ def test_strategies_that_cannot_replace_an_instance():
     refused("the strategy starts from Move", Move.tile(16, 16).to(Warp).done())
     refused("its strategy is not complete", MatMul.tile(16, 16).to(Warp))
     refused("gemm_tile: strategy", "MatMul.done()")
+
+
+def test_a_tree_without_tma_reads_the_program_no_third_time(monkeypatch):
+    """The first reading counts threads, the second makes the statements of the tree with TMA, and those of the tree without it are the same."""
+    drafts, read = [], Reader.read
+    monkeypatch.setattr(Reader, "read", lambda reader: (drafts.append(reader.draft is not None), read(reader))[1])
+    step = tasks.strategy(program, ampere(32, 32, 32, 2, 2, 2))
+    grown = step(float16_gemm(32, 32, 32)).program("sm_90a").grown
+    assert drafts == [False, True]
+    assert grown.context.left_out and grown.context.left_out_because.startswith("needs a producer")

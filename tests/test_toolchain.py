@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -528,3 +529,115 @@ def test_bad_loads_and_launches_on_the_gpu() -> None:
         load(cubin, "nope", dynamic_shared=0)
     with pytest.raises(LaunchError, match="refuses to launch 'store'"):
         load(cubin, "store", dynamic_shared=0)(1, 2048, (cupy.zeros(1, dtype=cupy.float32),))
+
+
+# --- where compilers and headers are found ----------------------------------------------------------------------------
+
+
+def touched(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_libraries_of_toolkits_and_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolchain, "_TOOLKITS", tmp_path / "local")
+    monkeypatch.setattr(toolchain.sys, "prefix", os.fspath(tmp_path / "environment"))
+    expected = [
+        tmp_path / "environment" / "lib" / "libnvrtc.so.13",
+        tmp_path / "local" / "cuda-13.0" / "lib64" / "libnvrtc.so.13",
+        tmp_path / "local" / "cuda-12.6" / "lib64" / "libnvrtc.so.12",
+    ]
+    touched(
+        *expected, tmp_path / "local" / "cuda-12.6" / "lib64" / "libnvrtc.so.alt", tmp_path / "local" / "other" / "lib64" / "libnvrtc.so.11"
+    )
+    assert [*map(Path, toolchain._toolkit_libraries())] == expected
+
+
+def test_files_of_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel that is not installed has none, and one without a list of its files neither."""
+
+    class Wheel:
+        def __init__(self, record: str | None) -> None:
+            self.record = record
+
+        def read_text(self, name: str) -> str | None:
+            return self.record if name == "RECORD" else None
+
+        def locate_file(self, name: str) -> Path:
+            return tmp_path / name
+
+    wheels = {
+        "full": Wheel('nvidia/lib/libnvrtc.so.13,sha256=x,1\n"nvidia/a, b/libnvrtc.so.12",,\nnvidia/cuda_fp16.h,,\n'),
+        "bare": Wheel(None),
+    }
+
+    def distribution(name: str) -> Wheel:
+        if name not in wheels:
+            raise toolchain.importlib.metadata.PackageNotFoundError(name)
+        return wheels[name]
+
+    monkeypatch.setattr(toolchain.importlib.metadata, "distribution", distribution)
+    assert toolchain.wheel_files("full", "libnvrtc.so") == (tmp_path / "nvidia/lib/libnvrtc.so.13", tmp_path / "nvidia/a, b/libnvrtc.so.12")
+    assert len(toolchain.wheel_files("full")) == 3 and toolchain.wheel_files("bare") == toolchain.wheel_files("none") == ()
+
+
+@pytest.mark.parametrize("library", ["libnvrtc.so.13", "{}/lib/libnvrtc.so.13"])
+def test_folders_of_headers(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers next to the library count for a library with a path; then those of wheels, then those of toolkits."""
+    wheel = tmp_path / "wheel" / "cuda_fp16.h"
+    monkeypatch.setattr(toolchain, "wheel_files", lambda name, part="": (wheel,) if name == toolchain._HEADER_WHEELS[0] else ())
+    monkeypatch.setattr(toolchain, "_TOOLKITS", tmp_path)
+    chain = Toolchain((13, 1), (80,), library.format(tmp_path))
+    own = [tmp_path / "include"] if os.sep in chain.library else []
+    kits = [tmp_path / name / "include" for name in ("cuda-13.1", "cuda-13", "cuda")]
+    assert [*toolchain._header_folders(chain)] == [*own, wheel.parent, *kits]
+
+    monkeypatch.setattr(toolchain, "_bundled_headers", lambda chain: None)
+    assert toolchain._include_folders(chain) == ()
+    touched(kits[1] / "cuda_fp16.h", kits[2] / "cuda_fp16.h", kits[1] / "crt" / "mma.h")
+    (kits[1] / "cuda_runtime_api.h").write_text("#define CUDART_VERSION 12060\n")
+    (kits[2] / "cuda_runtime_api.h").write_text("#define CUDART_VERSION  13010\n")
+    assert toolchain._include_folders(chain) == (os.fspath(kits[2]),), "those of CUDA 12 do not count, and there is no folder cccl"
+    touched(kits[2] / "cccl" / "version")
+    assert toolchain._include_folders(chain) == (os.fspath(kits[2]), os.fspath(kits[2] / "cccl"))
+
+
+def test_builtins_are_loaded_before_the_library_next_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    class Library:
+        def __init__(self, path: str) -> None:
+            loaded.append(path)
+            self.nvrtcGetErrorString = types.SimpleNamespace(restype=None)
+
+    monkeypatch.setattr(toolchain.ctypes, "CDLL", Library)
+    builtins = tmp_path / "libnvrtc-builtins.so.13.0"
+    touched(builtins)
+    library = os.fspath(tmp_path / "libnvrtc.so.13")
+    assert toolchain._library.__wrapped__(library).nvrtcGetErrorString.restype is toolchain.ctypes.c_char_p
+    assert loaded == [os.fspath(builtins), library]
+    toolchain._library.__wrapped__("libnvrtc.so.13")
+    assert loaded[2:] == ["libnvrtc.so.13"]
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_headers_are_unpacked_next_to_their_folder(status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same folder, because a rename does not cross file systems. Nothing is left of a failure."""
+    used: list[Path] = []
+
+    def install(folder: bytes, force: object, log: object) -> int:
+        used.append(Path(os.fsdecode(folder)))
+        touched(used[-1] / "cuda_fp16.h")
+        return status
+
+    monkeypatch.setattr(toolchain, "_library", lambda library: types.SimpleNamespace(nvrtcInstallBundledHeaders=install))
+    folder = tmp_path / "deep" / "cache" / "cuda-headers-13.3"
+    toolchain._unpack_headers(Toolchain((13, 3), (80,), "libnvrtc.so.13"), folder)
+    assert used[0].parent == folder.parent and used[0].name.startswith("cuda-headers-13.3.")
+    assert [*folder.parent.iterdir()] == ([folder] if status == 0 else [])
+    assert not folder.exists() or (folder / "cuda_fp16.h").exists()
+
+
+def test_resources_are_zero_unless_reported() -> None:
+    assert KernelResources() == KernelResources(0, 0, 0, 0, 0, 0, 0)

@@ -15,7 +15,9 @@ from fireiron.cuda.printer import KernelPrinter
 from fireiron.ir import Acquire, ClaimTile, ExitIfDone, Kernel, Release, Ring, Role, StageState
 from fireiron.ir.mechanism import ARRIVE
 from fireiron.ir.text import Braces, Function, Item, Noted, WithSteps
-from fireiron.values.expr import conjuncts, constant
+from fireiron.values.expr import FALSE, Expr, conjuncts, constant, equal
+from fireiron.values.machine import Warp
+from fireiron.values.units import index_in
 
 TENSOR_MAP = (
     "// TMA tensor map of a tensor, encoded by the launcher (cuTensorMapEncodeTiled)",
@@ -47,18 +49,19 @@ ARRIVE_AT = Function(
     "mbarrier_arrive_cluster",
     ("unsigned mbarrier", "unsigned block_mask"),
     (
-        "for (unsigned left = block_mask; left != 0; left &= left - 1) {",
+        "const unsigned rank = threadIdx.x % 32;",
+        "if ((block_mask >> rank & 1) != 0)",
         "  asm volatile(",
         '      "{\\n"',
         '      ".reg .b32 remote;\\n"',
         '      "mapa.shared::cluster.u32 remote, %0, %1;\\n"',
         '      "mbarrier.arrive.shared::cluster.b64 _, [remote];\\n"',
         '      "}"',
-        '      :: "r"(mbarrier), "r"(__ffs(left) - 1) : "memory");',
-        "}",
+        '      :: "r"(mbarrier), "r"(rank) : "memory");',
     ),
-    "arrive at this mbarrier in each block of `block_mask` (one bit per rank in the cluster)",
+    "each lane of a warp: arrive at this mbarrier in the block whose rank is the lane, if `block_mask` has its bit",
 )
+"""Lanes arrive concurrently. A loop over the blocks by a single lane delays the next MMAs of the warp."""
 
 CLUSTER_SYNC = Function(
     "cluster_sync",
@@ -195,16 +198,29 @@ def released(printer: KernelPrinter, statement: Release) -> list[Item]:
     ring = printer.kernel.ring(statement.ring)
     barrier = printer.barrier(ring.name, statement.state, statement.fill_index)
     conditions = conjuncts(statement.active)
+    if FALSE in conditions:  # before the first iteration
+        return []
     if statement.by is not None:
         lines = statement.by.arrive(printer, barrier)
         return [guarded(printer.conditions(conditions), lines)] if conditions else list(lines)
     if statement.state is StageState.FULL and not ring.tiles:
         size = printer.addresses.constants.ring_bytes(ring) if statement.part is None else statement.part
         return [f"{printer.function(EXPECT)}({barrier}, {size});"]
-    line = f"{printer.function(ARRIVE)}({barrier});"
-    if statement.to:
+    if not statement.to:
+        line = f"{printer.function(ARRIVE)}({barrier});"
+    else:
+        conditions = _of_all_lanes(printer.kernel, conditions)
         line = f"{printer.function(ARRIVE_AT)}({barrier}, {printer.blocks(*statement.to)});"
     return [guarded(printer.conditions(conditions), [line]) if conditions else line]
+
+
+def _of_all_lanes(kernel: Kernel, conditions: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The conditions of the first lane's arrival that do not select it: they are the same for all lanes of the warp."""
+    first = equal(index_in(Warp, kernel.thread), 0)
+    others = tuple(condition for condition in conditions if condition != first)
+    assert len(others) < len(conditions), "warps release the stages that several blocks fill"
+    assert all(kernel.thread not in condition.variables() for condition in others), "a warp releases a stage as a whole"
+    return others
 
 
 def next_tile(printer: KernelPrinter, statement: ClaimTile) -> list[Item]:

@@ -652,8 +652,8 @@ class Acquire(Stmt):
 class Release(Stmt):
     """Arrive at the FULL or EMPTY mbarrier of fill `fill_index` of a ring: EMPTY releases the stage for this warp.
 
-    One thread of the unit arrives, if `active` is true. In a cluster it arrives once at each block of `to`, the blocks whose loads fill
-    this stage; without `to` at its own block.
+    One thread of the unit arrives, if `active` is true. In a cluster, the unit arrives once at each block of `to`, the blocks whose loads
+    fill this stage: in CUDA, each by another lane of the warp. Without `to` it arrives at its own block.
 
     With a mechanism `by`, each thread arrives at the FULL mbarrier without expected bytes. The arrival is deferred until all earlier
     operations of the thread by the mechanism have completed; the thread continues meanwhile (PTX ISA, "cp.async.mbarrier.arrive",

@@ -154,6 +154,8 @@ class LineParameters:
         stored_next: for the stores of further waves.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
         eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
+        four_next: the same for clusters of 1 x 4: the mean error of 24 times.
+        square_next: the same for eight blocks along rows and columns; assumed, because they are measured in single waves only.
 
     Exponents that combine the times of overlapping activities:
         blocked: MMAs and copies of a block.
@@ -162,67 +164,72 @@ class LineParameters:
         delayed: the activities of a block, and the copies of a block with rows out of bounds.
     """
 
-    launch: float = 1.611
-    wave: float = 0.5179
-    fill: float = 0.5587
-    most_filled: float = 700.7
-    iteration: Mapping[int, float] = MappingProxyType({1: 0.002301, 2: 0.02089, 4: 0.0768, 8: 0.1555})
-    stored: float = 0.1185
-    received: float = 0.5962
-    memory: float = 4.108e06
-    outside: float = 0.3728
-    partial_swizzle: float = 0.4958
-    least: float = 0.2872
-    block: float = 0.1494
-    next_wave: float = 1.889
-    hidden: float = 0.3349
-    stored_next: float = 1.0832
-    piece: float = 0.0225
-    piece_next: float = 0.3264
-    products: float = 3446.7
-    transposed: float = 0.00791
-    read: float = 517.5
-    shared: float = 0.4337
-    inside: float = 0.2375
-    blocked: float = 10.3
-    filling: float = 3.074
-    limited: float = 2.932
-    out: float = 2.418
-    inside_row: float = 0.01985
-    partly: float = 0.08579
-    crowded: float = 0.08296
-    delayed: float = 2.474
-    requested: Mapping[int, float] = MappingProxyType({16: 3.155, 32: 1.817, 64: 1.478, 128: 0.832})
-    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.4022, 4: 1.004, 8: 1.225})
+    launch: float = 1.729
+    wave: float = 0.5022
+    fill: float = 0.5708
+    most_filled: float = 805.3
+    iteration: Mapping[int, float] = MappingProxyType({1: 0.002231, 2: 0.02995, 4: 0.05247, 8: 0.08819})
+    stored: float = 0.1309
+    received: float = 0.8261
+    memory: float = 4.349e06
+    outside: float = 0.3131
+    partial_swizzle: float = 0.4571
+    least: float = 0.2955
+    block: float = 0.1531
+    next_wave: float = 1.615
+    hidden: float = 0.4457
+    stored_next: float = 1.131
+    piece: float = 0.02774
+    piece_next: float = 0.28
+    products: float = 3544.0
+    transposed: float = 0.007863
+    read: float = 663.8
+    shared: float = 0.4905
+    inside: float = 0.2059
+    blocked: float = 10.68
+    filling: float = 2.663
+    limited: float = 3.215
+    out: float = 2.611
+    inside_row: float = 0.01981
+    partly: float = 0.08413
+    crowded: float = 0.09818
+    delayed: float = 2.569
+    requested: Mapping[int, float] = MappingProxyType({16: 2.883, 32: 1.596, 64: 1.263, 128: 0.7477})
+    cluster_launch: Mapping[int, float] = MappingProxyType({1: 0.0, 2: 0.6731, 4: 0.811, 8: 0.8404})
     cluster_kinds: Mapping[tuple[int, int], float] = MappingProxyType(
         {
             (1, 1): 1.0,
-            (2, 1): 1.049,
-            (1, 2): 1.044,
-            (2, 2): 1.074,
-            (4, 1): 0.9435,
-            (1, 4): 0.8931,
-            (4, 2): 1.053,
-            (2, 4): 1.178,
-            (8, 1): 0.8858,
+            (2, 1): 0.9799,
+            (1, 2): 1.024,
+            (2, 2): 0.9599,
+            (4, 1): 0.9307,
+            (1, 4): 0.9446,
+            (4, 2): 1.017,
+            (2, 4): 1.017,
+            (8, 1): 1.013,
         }
     )
     large_clusters: float = 1.04
-    eight_next: float = 1.0176
-    by_threads: float = 1.0e-4
+    eight_next: float = 0.9746
+    four_next: float = 1.03
+    square_next: float = 1.15
+    by_threads: float = 0.0001
     clock: float = 1980.0
 
 
 H200: Final = LineParameters()
-"""Fitted to 2093 times of 290 sizes of row-major float16 on an H200 (perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice to
-2026-11-30-h200-choice-4, 2026-11-30-h200-first, 2026-11-30-h200-first-2 and 2026-11-30-h200-parts), without kernels whose boxes out of
-bounds were still loaded. Clusters of 2 x 4, and parts of few rows in `TERMS`, are fitted to 41 other sizes, too
-(perf/results/2026-12-01-h200-choice-5)."""
+"""Fitted to row-major float16 on an H200: 588 times of 24 sizes (perf/results/2026-12-01-h200-choice-6), and times of 376 sizes
+(perf/results/2026-11-28-h200-choice, 2026-11-30-h200-choice to 2026-11-30-h200-choice-4, 2026-11-30-h200-first, 2026-11-30-h200-first-2,
+2026-11-30-h200-parts and 2026-12-01-h200-choice-5) without clusters along rows and columns, because lanes of a warp did not yet arrive
+at blocks concurrently: clusters of four and eight blocks count 1.5 and 3.5 % less. Kernels whose boxes out of bounds were still loaded are
+left out."""
 
 ALIGNED: Final = LineParameters(
     out=0.0,
     inside_row=0.0,
     crowded=0.0,
+    eight_next=1.0176,
+    four_next=1.0,
     most_filled=math.inf,
     iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
     launch=1.9274,
@@ -256,38 +263,57 @@ ALIGNED: Final = LineParameters(
 
 TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
     {
-        ("height", "pairs_n"): -0.0391,
-        ("width", "pairs_m"): -0.0271,
-        ("width", "pairs_n"): -0.0294,
-        ("height", "pairs_m"): -0.0255,
-        ("pairs_m", "uneven_a"): -0.0266,
-        ("pairs_m", "uneven_b"): -0.0326,
-        ("rows", "pairs_n"): -0.0106,
-        ("clustered", "ring"): -0.0321,
-        ("fours_m", "past_columns"): -0.1914,
-        ("whole_column", "past_rows"): -0.0706,
-        ("height", "three_groups"): -0.0234,
-        ("rows", "persistent"): 0.0174,
-        ("aligned_a", "occupied"): 0.102,
-        ("slender", "uneven_b"): 0.0073,
+        ("height", "pairs_n"): -0.0068,
+        ("width", "pairs_m"): -0.0089,
+        ("pairs_m", "uneven_a"): -0.0061,
+        ("pairs_m", "uneven_b"): -0.0255,
+        ("rows", "pairs_n"): -0.0054,
+        ("clustered", "ring"): -0.0076,
+        ("fours_m", "past_columns"): -0.0805,
+        ("whole_column", "past_rows"): -0.0517,
+        ("height", "three_groups"): -0.0139,
+        ("rows", "persistent"): 0.0139,
+        ("aligned_a", "occupied"): 0.0338,
+        ("slender", "uneven_b"): 0.0065,
         ("batched", "clustered"): 0.05,
-        ("one", "thin_parts"): 0.085,
-        ("one", "short_columns"): 0.05,
-        ("clustered", "shallow"): 0.02,
-        ("occupied", "pairs_m"): 0.02,
-        ("occupied", "fours_m"): -0.02,
+        ("one", "thin_parts"): 0.0121,
+        ("one", "short_columns"): 0.0181,
+        ("clustered", "shallow"): -0.0118,
+        ("occupied", "pairs_m"): 0.0531,
+        ("occupied", "fours_m"): 0.0305,
+        ("one", "square"): -0.0337,
+        ("depth", "eights"): -0.0097,
+        ("depth", "fours_n"): -0.0214,
+        ("depth", "fours_m"): -0.0057,
+        ("height", "fours_n"): 0.0043,
+        ("width", "fours_m"): 0.0044,
+        ("occupied", "eights"): -0.0494,
+        ("uneven_b", "fours_m"): -0.007,
+        ("shallow", "square"): 0.0113,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties.
 
-Pairs of blocks gain more than the first part expects, above all if no row of an operand is aligned to a sector of L2, or if they share the
-larger operand. Blocks of a cluster wait for each other, which a longer ring hides. Parts of few rows take longer, and clusters with
-small K. Fitted to the same times as `H200`; more terms improve the choice for sizes that are left out by less than 0.2 %.
+Pairs of blocks along the rows gain more than the first part expects if rows of B are not aligned to a sector of L2. Clusters gain more with
+a longer ring and with large K, and clusters of eight blocks if they occupy all SMs. Fitted to the same times as `H200`. Further products
+of two properties improve the choice for sizes that are left out by less than 0.2 %.
 """
 
-ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType({("long", "pairs_m"): 0.01, ("one", "long"): -0.009})
+ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
+    {
+        ("long", "pairs_m"): 0.01,
+        ("one", "long"): -0.009,
+        ("brief", "persistent"): -0.0307,
+        ("brief", "height"): 0.0067,
+        ("brief", "width"): 0.0093,
+    }
+)
 """The same for aligned rows. With K = 16384 and one wave, 20 tiles took 6 % longer in pairs; 0 % were expected. The fast tiles of one wave
-with K = 8192 and 16384 took 2 to 4 % less time than expected, so that parts of K seemed faster."""
+with K = 8192 and 16384 took 2 to 4 % less time than expected, so that parts of K seemed faster. Persistent tiles of 50 sizes with K up to
+128 took 3 to 11 % less time, the smallest tiles least."""
+
+BRIEF: Final = 256
+"""Elements along k below which kernels consist of their start, one or two fills, and stores."""
 
 THIN: Final = 24
 """Rows of a box from which on TMA copies a row as fast as in larger boxes."""
@@ -330,8 +356,15 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
     running += t.tiles_per_sm * _stored_by_threads(t) * p.by_threads
-    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (p.eight_next if size == 8 and waves > 1 else 1)
+    kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (_next_clusters(t.cluster, p) if waves > 1 else 1.0)
     return p.launch + p.cluster_launch[size] + kind * running
+
+
+def _next_clusters(cluster: tuple[int, int], parameters: LineParameters) -> float:
+    """Return the factor for clusters in several waves."""
+    if math.prod(cluster) >= 8:
+        return parameters.eight_next if min(cluster) == 1 else parameters.square_next
+    return parameters.four_next if cluster == (1, 4) else 1.0
 
 
 def _copied(tiling: Tiling, parameters: LineParameters) -> float:
@@ -424,6 +457,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "depth": depth,
         "long": max(0.0, depth),
         "shallow": max(0.0, -depth),
+        "brief": max(0.0, math.log2(BRIEF / t.depth)),
         "ring": math.log2(t.ring / 512),
         "slender": abs(math.log2(t.down / t.along)),
         "occupied": t.tiles / (-(-t.tiles // wave) * wave),
@@ -440,6 +474,9 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "pairs_m": float(cm == 2),
         "pairs_n": float(cn == 2),
         "fours_m": float(cm == 4),
+        "fours_n": float(cn == 4),
+        "eights": float(cm * cn == 8),
+        "square": float(cm > 1 and cn > 1),
         "thin_parts": max(0.0, math.log2(THIN * cn / t.height)) if cn > 1 else 0.0,
         "short_columns": max(0.0, math.log2(SHORT / t.height)) if cm >= 4 else 0.0,
     }

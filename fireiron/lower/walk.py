@@ -130,9 +130,10 @@ def grow_tree(
     is_mixed = _is_mixed(node)
     if is_mixed or (not _has_producer(node) and _lacks_producer(node)):
         # A ring needs a producer that performs all of its loads by TMA; otherwise all threads perform all loads.
-        others = tuple(one for one in instructions if not one.mechanism.counted)
+        # The context keeps its other objects, so that steps which read no instructions recognize it.
         context = evolve(
-            _context(spec, architecture, others, workers),
+            context,
+            instructions=tuple(one for one in instructions if not one.mechanism.counted),
             left_out=tuple(one for one in instructions if one.mechanism.counted),
             left_out_because=ALL_OR_NONE if is_mixed else NO_PRODUCER,
         )

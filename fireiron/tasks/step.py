@@ -11,8 +11,9 @@ import contextlib
 import copy
 import itertools
 import math
+import operator
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import attrs
 
@@ -937,23 +938,7 @@ class TaskProgram(Decomposition):
     def expand(self, spec: Spec, context: Context) -> Expansion:
         if not spec.level.is_launch:
             raise DecompositionError(f"a program of tasks implements a whole kernel, but {spec} is at level {spec.level}", legal="Kernel")
-        known, draft = self._known(spec), context.draft()
-        known.threads = max(known.threads, context.workers or 1)
-        reader = Reader(self.program, self.mapped, spec, known, draft, registers=context.architecture.registers_per_thread)
-        reader.read()
-        facts = grid_facts(reader.launches, self.mapped.root.persistent, hint="larger tiles in the mapping")
-        (program,) = reader.out
-        # The ownership of registers follows from their readers: fills are decided last.
-        children = sorted(reader.children, key=lambda child: child.spec.fills)
-        return draft.expansion(
-            tuple(children),
-            tuple(program),
-            facts=facts,
-            grid=reader.grid,
-            cluster=reader.cluster,
-            effects=Effects((SharedBound(self.mapped.max_shared_bytes),)),
-            launches=tuple(reader.labels),
-        )
+        return _expansion(self, spec, *_WITHOUT_INSTRUCTIONS(context))
 
     def _known(self, spec: Spec) -> Known:
         """Return a copy of the results of the first reading, which the caller may change."""
@@ -982,6 +967,33 @@ class TaskProgram(Decomposition):
         if not isinstance(arguments, dict):
             raise StoreError("the arguments of a mapping must be an object", got=arguments)
         return TaskProgram(program, MappingOf(function, {name: store.value(argument, Any) for name, argument in arguments.items()}))
+
+
+_FIELDS: Final = tuple(name for name in attrs.fields_dict(Context) if name not in ("instructions", "left_out", "left_out_because"))
+_WITHOUT_INSTRUCTIONS: Final = operator.attrgetter(*_FIELDS)
+
+
+@by_identities
+def _expansion(step: TaskProgram, spec: Spec, *fields: Any) -> Expansion:
+    """The statements and children of a program. They do not depend on instructions, so a second tree without TMA reads nothing again."""
+    context = Context(instructions=(), **dict(zip(_FIELDS, fields, strict=True)))
+    known, draft = step._known(spec), context.draft()
+    known.threads = max(known.threads, context.workers or 1)
+    reader = Reader(step.program, step.mapped, spec, known, draft, registers=context.architecture.registers_per_thread)
+    reader.read()
+    facts = grid_facts(reader.launches, step.mapped.root.persistent, hint="larger tiles in the mapping")
+    (program,) = reader.out
+    # The ownership of registers follows from their readers: fills are decided last.
+    children = sorted(reader.children, key=lambda child: child.spec.fills)
+    return draft.expansion(
+        tuple(children),
+        tuple(program),
+        facts=facts,
+        grid=reader.grid,
+        cluster=reader.cluster,
+        effects=Effects((SharedBound(step.mapped.max_shared_bytes),)),
+        launches=tuple(reader.labels),
+    )
 
 
 @by_identities

@@ -54,6 +54,12 @@ def _sketches() -> Subject:
     return Subject(test_rules.names, test_rules.outcome)
 
 
+def _searches() -> Subject:
+    import test_searches
+
+    return Subject(test_searches.names, test_searches.outcome)
+
+
 def _verdicts() -> Subject:
     import test_verdicts
 
@@ -66,6 +72,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "library": _library,
     "offers": _offers,
     "perturbed": _perturbed,
+    "searches": _searches,
     "sketches": _sketches,
     "verdicts": _verdicts,
 }
