@@ -334,6 +334,34 @@ def test_run_of_a_sample(fireiron, user: Path, monkeypatch: pytest.MonkeyPatch) 
     assert value["passed"] and value["blocks"] == list(range(12))
 
 
+COMBINED = """
+from fireiron import *
+combined = Fused(
+    name="combined", dims="m n", operands={"X": "m n", %s"total": "n"},
+    body={%s"sum": "total[n] += sum(m, X[m,n])"}, types={"total": float32},
+)
+strategy = combined.tile(m=2, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
+SIZES = (8, 32)
+def spec(M, N): return combined(m=M, n=N, dtype=float32)
+"""
+"""A definition whose blocks add to sums of columns, alone, or in addition to an output of their own."""
+
+
+def test_a_sample_compares_no_partial_sums(tmp_path, capsys):
+    """Sums of several blocks are compared if all of them are executed, and otherwise named."""
+    own, alone = tmp_path / "own.py", tmp_path / "alone.py"
+    own.write_text(COMBINED % ('"Y": "m n", ', '"y": "Y[m,n] = X[m,n] * 2", '))
+    alone.write_text(COMBINED % ("", ""))
+    assert main(["run", str(own), "--blocks", "3"]) == 0
+    out = capsys.readouterr().out
+    assert "NOT compared  total, because other blocks write or add to the same elements; --blocks 16 compares all" in out
+    assert "3 of 16 are simulated" in out and "total[" not in out
+    assert main(["run", str(own), "--blocks", "16"]) == 0
+    assert "NOT compared" not in (out := capsys.readouterr().out) and "total[" in out
+    assert main(["run", str(alone), "--blocks", "3"]) == 0
+    assert "4 of 16 are simulated" in (out := capsys.readouterr().out) and "8 of 32 elements were compared" in out
+
+
 SEVERAL = ROOT / "tests" / "outputs.py"
 
 WRONG = """

@@ -43,7 +43,7 @@ class Constants:
     """Order of the norm that combines the parts of an SM with one block. An infinite order would mean that they overlap perfectly."""
     growth: float = 0.15
     """Exponent by which that order grows with the number of blocks per SM. Blocks run while others wait."""
-    ring_order: float = 8.0
+    ring_order: float = 4.2
     """Value of `order` and `alone_order` for a kernel with a ring, because producer, async proxy and consumers run concurrently."""
     alone_order: float = 2.6
     """Order of the norm that combines the time of a single warp and that of the SM."""

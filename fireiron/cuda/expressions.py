@@ -132,8 +132,8 @@ def document(value: Expr) -> Text:
         first, *others = (operand(condition, Precedence.COMPARISON) for condition in value.conditions)
         return Chain((first, *(f"&& {one}" for one in others)))
     if isinstance(value, Less) and isinstance(side := value.right if isinstance(value.left, Const) else value.left, Sum):
-        terms = document(side)
-        return Joined((terms, expression(value).removeprefix(str(terms))))
+        shown = document(side)
+        return Joined((shown, expression(value).removeprefix(str(shown))))
     return expression(value)
 
 

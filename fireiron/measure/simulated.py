@@ -7,6 +7,7 @@ the data are normally distributed numbers, and each element is compared within a
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -220,9 +221,11 @@ def simulated(
             result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols)
             report("ran in", f"the simulator, {result.seconds:.2f} s")
             return first_wrong(program.spec, result.outputs, arrays, first_value(program.spec, symbols), judge)
-        chosen = order_of(program, symbols, total)[: _whole_sums(program, wanted or total)]
+        sharing = _Sharing.of(program, symbols, total)
+        order = sharing.grouped(order_of(program, symbols, total))
+        chosen = order[: sharing.whole(order, _whole_sums(program, wanted or total))]
         limit = SIMULATED_SECONDS if seconds is None else seconds
-        return _sampled(program, symbols, arrays, judge, chosen, wanted is not None, report, progress, limit)
+        return _sampled(program, symbols, arrays, judge, chosen, sharing, wanted is not None, report, progress, limit)
     except SimulationError as error:
         return {"message": str(error), "error": type(error).__name__}
 
@@ -289,6 +292,7 @@ def _sampled(
     arrays: Mapping[str, Any],
     judge: Judge | None,
     order: Sequence[int],
+    sharing: _Sharing,
     in_one_batch: bool,
     report: Report,
     progress: Callable[[str], object],
@@ -304,10 +308,11 @@ def _sampled(
     total = int(program.ir.grid.evaluate(symbols))
     done, size, seconds = 0, len(order) if in_one_batch else _whole_sums(program, 1), 0.0
     wrong: Mapping[str, Any] | None = None
+    compared: set[str] = set()
     while done < len(order) and wrong is None:
-        batch = sorted(order[done : done + size])
+        batch = sorted(order[done : sharing.whole(order, done + size)])
         result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols, blocks=batch)
-        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, judge)
+        wrong = _compared_blocks(program, symbols, arrays, result.outputs, batch, judge, sharing, compared)
         done, seconds = done + len(batch), seconds + result.seconds
         left = limit - (time.monotonic() - started)
         each = (limit - left) / done
@@ -319,6 +324,10 @@ def _sampled(
     rest = total - done
     text = f"{done} of {total} are simulated and compared; the other {rest} are NOT executed" if rest else total
     report("blocks", text, plain=sorted(order[:done]), total=total)
+    left_out = [name for name in program.spec.outputs if name not in compared] if wrong is None else []
+    if left_out:
+        text = f"{', '.join(left_out)}, because other blocks write or add to the same elements; --blocks {total} compares all"
+        report("NOT compared", text, plain=left_out)
     report("ran in", f"the simulator, {seconds:.2f} s")
     return wrong
 
@@ -354,6 +363,66 @@ def order_of(program: Program, symbols: Mapping[str, int], total: int) -> list[i
     blocks |= dict.fromkeys(numpy.random.default_rng(total).permutation(total).tolist())
     parts = _whole_sums(program, 1)
     return [first * parts + part for first in dict.fromkeys(block // parts for block in blocks) for part in range(parts)]
+
+
+@frozen
+class _Sharing:
+    """Blocks that write or add to the same elements. Only all of them together have the values of these elements.
+
+    Attributes:
+        starts: the first coordinates of the tile that a block computes in an iteration, by output, block and iteration.
+        blocks: the blocks with a tile, by output and first coordinates.
+    """
+
+    starts: Mapping[tuple[str, int, int], tuple[int, ...]]
+    blocks: Mapping[tuple[str, tuple[int, ...]], frozenset[int]]
+
+    @classmethod
+    def of(cls, program: Program, symbols: Mapping[str, int], total: int) -> _Sharing:
+        """Return it for all outputs of a definition with several outputs, or to whose outputs blocks add; nothing for other specs."""
+        from fireiron.specs.fused import fused
+
+        definition, tiles = fused(program.spec), _block_tiles(program)
+        if definition is None or tiles is None or not (definition.added or len(tiles) > 1):
+            return cls({}, {})
+        starts: dict[tuple[str, int, int], tuple[int, ...]] = {}
+        blocks: dict[tuple[str, tuple[int, ...]], set[int]] = {}
+        for block in range(total):
+            for number, iteration in enumerate(_tile_iterations(program, symbols, block)):
+                for output, tile in tiles.items():
+                    values = _evaluated(program, {**symbols, **iteration}, block, [dim.base for dim in tile])
+                    start = starts[output, block, number] = tuple(map(int, values))
+                    blocks.setdefault((output, start), set()).add(block)
+        return cls(starts, {key: frozenset(members) for key, members in blocks.items()})
+
+    def _members(self, output: str, block: int, number: int) -> frozenset[int]:
+        start = self.starts.get((output, block, number))
+        return frozenset((block,)) if start is None else self.blocks[output, start]
+
+    def compares(self, output: str, block: int, iteration: Mapping[str, int], executed: frozenset[int]) -> bool:
+        """Whether a block's tile of an output is complete after the executed blocks, and this block is the first with it."""
+        members = self._members(output, block, next(iter(iteration.values()), 0))
+        return members <= executed and block == min(members)
+
+    @functools.cached_property
+    def _first(self) -> str:
+        """The output whose blocks are simulated together, if all outputs have elements of several blocks; otherwise empty."""
+        names = dict.fromkeys(name for name, _ in self.blocks)
+        apart = {name for name, _ in self.blocks if all(len(one) == 1 for (of, _), one in self.blocks.items() if of == name)}
+        return "" if apart or not names else next(iter(names))
+
+    def grouped(self, order: Sequence[int]) -> list[int]:
+        """Return blocks in an order in which those of a group are adjacent."""
+        return [*dict.fromkeys(member for block in order for member in sorted(self._group(block)))]
+
+    def _group(self, block: int) -> frozenset[int]:
+        return self._members(self._first, block, 0) if self._first else frozenset((block,))
+
+    def whole(self, order: Sequence[int], count: int) -> int:
+        """Return a number of blocks of an order, at least `count` if there are as many, that ends with a group."""
+        while 0 < count < len(order) and order[count] in self._group(order[count - 1]):
+            count += 1
+        return min(count, len(order))
 
 
 def _block_tiles(program: Program) -> dict[str, tuple[Any, ...]] | None:
@@ -408,13 +477,22 @@ def _compared_blocks(
     got: Mapping[str, Any],
     blocks: Sequence[int],
     judge: Judge | None,
+    sharing: _Sharing,
+    compared: set[str],
 ) -> Mapping[str, Any] | None:
-    """Return the first wrong element among the elements that the blocks compute."""
+    """Return the first wrong element among the elements that the blocks compute. The names of compared outputs are added to `compared`.
+
+    Elements that other blocks write, too, are not compared.
+    """
     tiles, first = _block_tiles(program), first_value(program.spec, symbols)
     assert tiles is not None
+    executed = frozenset(blocks)
     iterations = [(block, iteration) for block in blocks for iteration in _tile_iterations(program, symbols, block)]
     for block, iteration in iterations:
         for output, tile in tiles.items():
+            if not sharing.compares(output, block, iteration, executed):
+                continue
+            compared.add(output)
             places = _tile_coordinates(program, symbols, block, tile, got[output].shape, iteration)
             if judge is None:
                 wrong = _first_wrong_at(program.spec, symbols, output, places, got[output], arrays, first)
@@ -524,16 +602,20 @@ def _compared(got: Any, want: Any, places: Sequence[Any] | None = None) -> Mappi
 
 @frozen
 class Verified:
-    """A verified kernel: `blocks` of `total` blocks were simulated in `seconds`, with the run-time sizes `at`."""
+    """A verified kernel: `blocks` of `total` blocks were simulated in `seconds`, with the run-time sizes `at`.
+
+    The outputs `left_out` were not compared, because other blocks write or add to the same elements.
+    """
 
     blocks: int
     total: int
     seconds: float
     at: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.blocks < self.total:
-            return f"{self.blocks} of {self.total} blocks"
+            return f"{self.blocks} of {self.total} blocks" + (f", without {', '.join(self.left_out)}" if self.left_out else "")
         return "its only block" if self.total == 1 else f"all {self.total} blocks"
 
 
@@ -568,4 +650,5 @@ def verified(
         raise WrongResultError(f"{program.spec}: {wrong['message']}")
     value, more = reports["blocks"]
     done = more.get("plain")
-    return Verified(value if done is None else len(done), more.get("total", value), time.monotonic() - started, symbols)
+    left_out = tuple(reports.get("NOT compared", ("", {}))[1].get("plain", ()))
+    return Verified(value if done is None else len(done), more.get("total", value), time.monotonic() - started, symbols, left_out)

@@ -52,8 +52,8 @@ SLOWER_SCAN: Final = 2.2
 SINGLE: Final = 2
 """Times of the prediction that a kernel may take which loads elements one by one: 1.1 to 3.1 (2026-12-01, H200, reductions of odd rows)."""
 
-LIBRARY: Final = 0.88
-"""Time of the library's product relative to the prediction of the derived one: 165 to 180 and 190 us (2026-12-01, H200, float16, 4096 cubed
+LIBRARY: Final = 0.81
+"""Time of the library's product relative to the prediction of the derived one: 165 to 180 and 206 us (2026-12-01, H200, float16, 4096 cubed
 and 1024 x 8192 x 8192)."""
 
 GAIN: Final = 0.95
@@ -384,12 +384,16 @@ def copies_us(results: Iterable[Any], bandwidth: float) -> float:
 
 
 def _loads_singles(region: Region, stated: Stated, answer: Derivation) -> bool:
-    """Whether a kernel loads elements one by one, because rows are odd: of 16 bits, or to reduce them."""
+    """Whether a kernel loads elements one by one, because rows are odd: of 16 bits, to reduce them, or for functions of elements.
+
+    Inductor's kernel of functions of elements has no rows, so that it loads vectors: 0.86 and 0.93 (2026-12-01, H200, float32).
+    """
     if answer.chosen.values.get("vector") != 1:
         return False
     largest = max((node.meta["val"] for node, _ in stated.arrays.values()), key=lambda value: value.numel())
-    reduces = any(name_of(node) in (*REDUCTIONS, "var_mean") for node in region.nodes)
-    return bool(largest.element_size() == 2 or reduces)
+    names = [name_of(node) for node in region.nodes]
+    reduces = any(name in (*REDUCTIONS, "var_mean") for name in names)
+    return bool(largest.element_size() == 2 or reduces or not {*names} - {*FUNCTIONS, ""})
 
 
 def _bytes(node: Any) -> int:
