@@ -62,7 +62,7 @@ def measured(case, tokens, rounds):
     o, lse = attend(q, k, v, lse=True)
     kept, logs = attend(q, k, v, lse=True, isolated=True)
     errors = far(o, want), far(kept, want), far(logs, lse)
-    plain, apart = gradients(grad, q, k, v, o, lse), gradients(grad, q, k, v, o, lse, isolated=True)
+    plain, apart = gradients(grad, q, k, v, o, lse), gradients(grad, q, k, v, kept, logs, isolated=True)
     errors += tuple(far(one, other) for one, other in zip(apart, plain, strict=True))
     if not max(errors) < 2e-3:
         raise SystemExit(f"wrong: {case} {errors}")

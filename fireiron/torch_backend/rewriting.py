@@ -57,7 +57,7 @@ LIBRARY: Final = 0.81
 and 1024 x 8192 x 8192)."""
 
 GAIN: Final = 0.95
-"""Most time of a product with functions, relative to that of separate kernels: a product predicted at 0.98 took 1.08 (2026-12-01, H200)."""
+"""Most time of a product with functions, relative to separate kernels: one that was predicted at 0.98 took 1.01 (2026-12-01, H200)."""
 
 SHORT: Final = 3.0
 """Microseconds that a kernel may take in addition to its bytes."""
