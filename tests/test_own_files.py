@@ -375,3 +375,14 @@ def test_definitions_that_differ_in_types_name_them():
     with pytest.raises(DecompositionError) as caught:
         scaled().tile(m=8).to(Block).done()(scaled(t=float16)(m=64))
     assert (caught.value.got, caught.value.legal) == ("no declared types", "t float16")
+
+
+def test_sizes_with_defaults_in_the_signature_are_the_default_sizes(tmp_path):
+    path = tmp_path / "rows.py"
+    strategy = "rows = scaled.tile(m=1, n=32).to(Block).tile(m=1, n=1).to(Thread).done()\n"
+    for signature, sizes in (("m=64, n=96", (64, 96)), ("m, n=96", (1024, 96)), ("m, n", (1024, 1024))):
+        path.write_text(
+            f"from fireiron import *\n{SCALED}def spec({signature}, **options):\n    return scaled(m=m, n=n, **options)\n{strategy}"
+        )
+        entry = find(str(path))
+        assert entry.sizes == sizes and bind(entry).spec == bind(entry, dict(zip("mn", sizes, strict=True))).spec

@@ -980,6 +980,9 @@ def test_records_merge(fireiron, tmp_path):
     assert status == 0 and "1 records, 1 replaced" in out and len(Records.load(other)) == 1
     assert fireiron("records", "merge", first, "-o", other, "--force")[0] == 0 and Records.load(other).records[0].us == 1.0
     assert fireiron("records", "merge")[0] == 2
+    (tmp_path / "empty").mkdir()
+    status, _, error = fireiron("records", "merge", tmp_path / "empty", "-o", tmp_path / "all.jsonl")
+    assert status == 2 and "contain no records" in error and not (tmp_path / "all.jsonl").exists()
 
 
 def test_records_check(fireiron, tmp_path):

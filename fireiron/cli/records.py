@@ -109,8 +109,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _merge(arguments: argparse.Namespace) -> int:
     from fireiron.errors import ArgumentError
-    from fireiron.tune.records import Records, merge_files
+    from fireiron.tune.records import Records, merge_files, record_files
 
+    if not record_files(*arguments.files):
+        raise ArgumentError(
+            "records merge: the folders contain no records", got=" ".join(arguments.files), legal="files, or folders with *.jsonl"
+        )
     if arguments.output is None:
         sys.stdout.write(Records.load(*arguments.files).text())
         return 0

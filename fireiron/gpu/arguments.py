@@ -114,7 +114,9 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     symbols = {var.name: var for var in symbols_of(spec)}
     for name, value in given.items():
         if name not in symbols:
-            raise ArgumentError(f"{name}={shown(value)}: the kernel has no such size", legal=symbols or "none")
+            raise ArgumentError(
+                f"{name}={shown(value)}: the kernel has no such size", legal=symbols or "none", hint=", ".join(_calls_of(spec))
+            )
         if isinstance(value, bool) or not isinstance(value, int):
             raise ArgumentError(f"{name}={shown(value)}: must be an integer")
         known[name] = value

@@ -272,14 +272,11 @@ class CompiledKernel(Displayed):
 
     @overload
     def __call__(
-        self, *arrays: ArrayT | Scalar, out: tuple[ArrayT, ...] | Mapping[str, ArrayT], stream: object = None, **sizes: int
+        self, *arrays: ArrayT | Scalar, out: tuple[ArrayT, ...] | Mapping[str, ArrayT], stream: object = None, **named: ArrayT | Scalar
     ) -> tuple[ArrayT, ...]: ...
 
     @overload
-    def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **sizes: int) -> ArrayT: ...
-
-    @overload
-    def __call__(self, *, out: ArrayT | None = None, stream: object = None, **named: ArrayT | Scalar) -> ArrayT: ...
+    def __call__(self, *arrays: ArrayT | Scalar, out: ArrayT | None = None, stream: object = None, **named: ArrayT | Scalar) -> ArrayT: ...
 
     @untraced("torch.compile cannot trace fireiron's kernels: op = kernel.as_torch_op('mine::gemm'), and call op")
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None, **sizes: Any) -> Any:

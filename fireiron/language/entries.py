@@ -117,7 +117,7 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
     stated, maker = problem
     sizes = getattr(module, "SIZES", None)
     if sizes is None:
-        sizes = _default_sizes(strategy) if stated is None else tuple(constant(size) or str(size) for size in stated.sizes)
+        sizes = _sizes_of_problem(strategy, maker) if stated is None else tuple(constant(size) or str(size) for size in stated.sizes)
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
     recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
@@ -283,6 +283,17 @@ def _default_sizes(strategy: Strategy) -> tuple[int, ...]:
         return DEFAULT_SIZES
     definition = strategy.start.fused_definition
     return tuple(FEW if dim in (*definition.scan, *definition.batch) else DEFAULT_SIZES[0] for dim in definition.order)
+
+
+def _sizes_of_problem(strategy: Strategy, problem: Maker | None) -> tuple[int, ...]:
+    """Return the default sizes; sizes with a default value in the signature of the problem have this value."""
+    sizes = _default_sizes(strategy)
+    if problem is None:
+        return sizes
+    parameters = inspect.signature(problem).parameters
+    required, optional = _sizes_among(parameters)
+    values = [parameters[name].default for name in optional]
+    return (*sizes[: len(required)], *values[: max(0, len(sizes) - len(required))]) if required or optional else sizes
 
 
 def _of_start(problem: Maker | None, strategy: Strategy) -> Maker | None:
