@@ -114,7 +114,7 @@ def test_a_number_as_condition_means_not_zero() -> None:
         ("C[m] = A[m.x]", "'.' after"),
         ("C[m] = tan(A[m])", "unknown function 'tan'"),
         ("C[m] = __import__('os')", "unknown function '__import__'"),
-        ("C[m] = 1 + sum(k, A[m,k])", "unknown function 'sum'[\\s\\S]*whole right side"),
+        ("C[m] = 1 + sum(k, A[m,k])", "'sum' is a reduction, which cannot be a part of a value[\\s\\S]*whole right side"),
         ("C[m] = max(A[m])", "max takes 2 values, not 1"),
         ("C[m] += max(k, A[m,k])", "max needs the sign = or max=, not"),
         ("C[m] = sum(k, A[m])", "k is reduced, but no element has it"),

@@ -208,7 +208,7 @@ strategy = rows.tile(m=4).to(Block).split(n=32).load("X", RF, Move.tile(4, 32).t
 def test_wrong_sizes_on_the_command_line(command):
     for arguments, message in (
         (("-s", "p=3"), "has no size p"),
-        (("-s", "i=64", "-s", "I=64"), "the size i is given twice, once as I"),
+        (("-s", "i=64", "-s", "I=64"), "the size i is given twice"),
         (("-s", "m"), "is not DIMENSION=SIZE"),
         (("-s", "i=0"), "0 is not a size"),
         (("--layouts", "NT"), "does not accept A"),

@@ -449,7 +449,7 @@ def test_no_reason_is_empty_and_the_instruction_is_the_selected_one():
     for leaf in copies:
         assert [one.name for one in leaf.performers] == ["CP_ASYNC_16"] and leaf.as_dict()["match"] == "CP_ASYNC_16"
     report = inspect_explain.text(explanation)
-    assert "performed by CP_ASYNC_16" in report and "not Move   performs it too; CP_ASYNC_16 is used" in report
+    assert "performed by CP_ASYNC_16" in report and "also Move, but CP_ASYNC_16 is used" in report
     for line in report.splitlines():
         if line.startswith("  not ") and not line.endswith("more"):
             assert len(line.split(None, 2)) == 3, f"no reason: {line!r}"

@@ -202,7 +202,11 @@ class Epilog(Decomposition):
                 "epilog at the level of the whole kernel: no group of threads owns the accumulator", hint=".tile(...).to(Block) first"
             )
         if spec.C.memory == self.memory:
-            raise DecompositionError(f"epilog({self.memory}): the accumulator is already in {spec.C.memory}", legal="SH RF")
+            raise DecompositionError(
+                f"epilog({self.memory}): the accumulator is already in {spec.C.memory}",
+                legal=[str(memory) for memory in (SH, RF) if memory != self.memory],
+                hint="remove one of the two epilog steps",
+            )
         if spec.accumulate not in (TRUE, FALSE):
             raise DecompositionError(
                 "epilog inside a split that accumulates: it would overwrite partial sums", hint="put epilog before split"

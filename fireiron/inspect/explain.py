@@ -655,10 +655,10 @@ def _leaf_text(leaf: Leaf, every: bool = False) -> str:
         similar = [pair for pair in leaf.others if not _differs_in_kind(pair)]
         used, most = leaf.performers[0].name, len(similar) if every else _MOST_SHOWN
         lines += [
-            f"  not {executable.name:<6} {_reasons(mismatches) or f'performs it too; {used} is used'}"
+            f"  not {executable.name:<6} {_reasons(mismatches)}" if mismatches else f"  also {executable.name}, but {used} is used"
             for executable, mismatches in similar[:most]
         ]
-        lines += [f"  not {len(similar) - most} more (--all)"] if len(similar) > most else []
+        lines += [f"  {len(similar) - most} more (--all)"] if len(similar) > most else []
         return "\n".join(lines)
     if leaf.follows:
         return "\n".join([*lines, f"  {leaf.outcome}"])

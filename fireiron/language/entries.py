@@ -363,7 +363,10 @@ def _require_derivable(entry: Entry, stated: Spec, sizes: Iterable[str], options
     head = f"{entry.name}: its file specifies one spec, {stated}, so {', '.join(requested)} cannot be chosen"
     if entry.problem is None:
         sizes = ", ".join(stated.dims)
-        raise ArgumentError(head, hint=f"def spec({sizes}, **options): return {stated.starter!r}({sizes}, **options)")
+        is_definition = isinstance(stated.starter, Fused)
+        start = "strategy.start" if is_definition and entry.strategy.start == stated.starter else repr(stated.starter)
+        passed = ", ".join(f"{dim}={dim}" for dim in stated.dims) if is_definition else sizes
+        raise ArgumentError(head, hint=f"def spec({sizes}, **options): return {start}({passed}, **options)")
     dims, _ = _sizes_among(inspect.signature(entry.problem).parameters)
     with users_code(entry.path, f"spec of {entry.name}"):
         spec = as_spec(entry.problem(*stated.sizes)) if len(dims) == len(stated.sizes) else None
@@ -421,7 +424,7 @@ def _by_own_names(entry: Entry, sizes: Mapping[str, Any], known: tuple[str, ...]
     for name, size in sizes.items():
         own = name if name in known else next((other for other in (name.lower(), name.upper()) if other in known), name)
         if own in by_name:
-            raise ArgumentError(f"{entry.name}: the size {own} is given twice, once as {name}", got=[by_name[own], size])
+            raise ArgumentError(f"{entry.name}: the size {own} is given twice", got=[by_name[own], size], hint=f"give it once: -s {own}={size}")
         by_name[own] = size
     return by_name
 

@@ -943,7 +943,8 @@ class _Reader:
             kind = "a reduction" if name in REDUCTIONS else "a scan" if name in ALL_SCANS else ""
             instead = _INSTEAD.get(name) or _near_function(name)
             hint = f"{kind} must be the whole right side; assign its result to a tensor" if kind else instead
-            raise ArgumentError(f"formula: unknown function {name!r}", got=self.text, legal=FUNCTIONS, hint=hint)
+            what = f"{name!r} is {kind}, which cannot be a part of a value" if kind else f"unknown function {name!r}"
+            raise ArgumentError(f"formula: {what}", got=self.text, legal=FUNCTIONS, hint=hint)
         self.take("(")
         arguments = [self.condition() if name == "where" else self.value()]
         while self.next == ",":
