@@ -204,7 +204,7 @@ class Epilog(Decomposition):
         if spec.C.memory == self.memory:
             raise DecompositionError(
                 f"epilog({self.memory}): the accumulator is already in {spec.C.memory}",
-                legal=[str(memory) for memory in (SH, RF) if memory != self.memory],
+                legal="RF" if self.memory == SH else "SH",
                 hint="remove one of the two epilog steps",
             )
         if spec.accumulate not in (TRUE, FALSE):

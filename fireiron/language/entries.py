@@ -424,7 +424,9 @@ def _by_own_names(entry: Entry, sizes: Mapping[str, Any], known: tuple[str, ...]
     for name, size in sizes.items():
         own = name if name in known else next((other for other in (name.lower(), name.upper()) if other in known), name)
         if own in by_name:
-            raise ArgumentError(f"{entry.name}: the size {own} is given twice", got=[by_name[own], size], hint=f"give it once: -s {own}={size}")
+            raise ArgumentError(
+                f"{entry.name}: the size {own} is given twice", got=[by_name[own], size], hint=f"give it once: -s {own}={size}"
+            )
         by_name[own] = size
     return by_name
 
