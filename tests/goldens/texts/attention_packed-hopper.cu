@@ -352,8 +352,6 @@ attention_packed(
     wgmma_wait_group<0>();  // s is complete
     pin_registers(acc);
     pin_registers(s);
-    if (0)
-      mbarrier_arrive(v_sh_ring_empty + 8);
     if (thread % 32 == 0)
       mbarrier_arrive(k_sh_ring_empty);
     // mask: s[m,n] = where(begin[t] <= n, s[m,n], -inf)

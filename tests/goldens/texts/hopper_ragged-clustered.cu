@@ -89,24 +89,18 @@ __device__ __forceinline__ void wgmma_wait_group()
   asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
-// arrive once
-__device__ __forceinline__ void mbarrier_arrive(unsigned mbarrier)
-{
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(mbarrier) : "memory");
-}
-
-// arrive at this mbarrier in each block of `block_mask` (one bit per rank in the cluster)
+// each lane of a warp: arrive at this mbarrier in the block whose rank is the lane, if `block_mask` has its bit
 __device__ __forceinline__ void mbarrier_arrive_cluster(unsigned mbarrier, unsigned block_mask)
 {
-  for (unsigned left = block_mask; left != 0; left &= left - 1) {
+  const unsigned rank = threadIdx.x % 32;
+  if ((block_mask >> rank & 1) != 0)
     asm volatile(
         "{\n"
         ".reg .b32 remote;\n"
         "mapa.shared::cluster.u32 remote, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
         "}"
-        :: "r"(mbarrier), "r"(__ffs(left) - 1) : "memory");
-  }
+        :: "r"(mbarrier), "r"(rank) : "memory");
 }
 
 // wait until at most N bulk groups of this thread have not yet read shared memory
@@ -295,8 +289,7 @@ grouped_ragged(
       }
       wgmma_commit_group();
       wgmma_wait_group<0>();  // product_a_sh, product_b_sh of this iteration have been read
-      if (thread % 32 == 0)
-        mbarrier_arrive_cluster(product_k_ring_empty + iterations_done * 8, 0x3);
+      mbarrier_arrive_cluster(product_k_ring_empty + iterations_done * 8, 0x3);
       // keep: acc[m,n] = where(begin[g] <= m and m < end[g], p[m,n], acc[m,n])
 #pragma unroll
       for (int keep_m = 0; keep_m < 2; ++keep_m) {

@@ -209,8 +209,6 @@ matmul(
     }
     wgmma_commit_group();
     wgmma_wait_group<1>();  // a_sh, b_sh of the previous iteration have been read
-    if (0)
-      mbarrier_arrive(k_ring_empty + 120);
     wgmma_wait_group<0>();  // a_sh, b_sh of the last iteration have been read
     if (thread % 32 == 0)
       mbarrier_arrive(k_ring_empty);
