@@ -348,8 +348,8 @@ def blocks(definition=SWIGLU):
 @pytest.mark.parametrize(
     ("make", "parts"),
     [
-        (lambda: blocks().split(k=32), ("split(k=32): the loop over k is in the loop over f", "legal   f", ".split(f=...).split(k=...)")),
-        (lambda: blocks().split(k=32, f=64), ("the loop over k is in the loop over f",)),
+        (lambda: blocks().split(k=32), ("split(k=32): the loop over f is split before that over k", "legal   f", ".split(f=...).split(k=...)")),
+        (lambda: blocks().split(k=32, f=64), ("the loop over f is split before that over k",)),
         (lambda: blocks().split(f=64).split(k=32).split(f=32), ("the steps are only a part of an iteration over f", "before the split of the loop")),
         (lambda: blocks(ATTENTION).split(n=64).defer("pv", after="s").split(d=32), ("defer: an iteration contains the loop over d", "legal   defer after split(d=...)")),
         (

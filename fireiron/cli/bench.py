@@ -275,7 +275,7 @@ def _simulated(line: Line, program: Program, arguments: argparse.Namespace) -> L
         status="verified",
         predicted_us=prediction.us,
         tflops=prediction.tflops,
-        note=f"{checked} correct; limited by {prediction.bottleneck}",
+        note=f"{checked} {'simulated: ' if checked.blocks < checked.total else ''}correct; limited by {prediction.bottleneck}",
     )
 
 

@@ -61,6 +61,9 @@ def show(records: Iterable[Record], as_json: bool) -> int:
         kept = [heads.index(head) for head in ("strategy", "sizes", "values", *rights, "GPU")]
         heads, rows = [heads[i] for i in kept], [[row[i] for i in kept] for row in rows]
     print(table(rows, heads, right=rights, width=width))
+    strategies = len({record.strategy for record in chosen})
+    if strategies > 1:
+        print(f"{len(chosen)} records of {strategies} strategies; --strategy NAME selects one")
     return 0
 
 

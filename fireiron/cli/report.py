@@ -31,12 +31,13 @@ class Report:
             )
             print(f"{name:<12}  {value}{extra}", flush=True)
 
-    def verdict(self, wrong: Mapping[str, Any] | None) -> int:
-        """Print whether the result is correct. Return the exit status."""
+    def verdict(self, wrong: Mapping[str, Any] | None, untested: str = "") -> int:
+        """Print whether the result is correct, and what was not tested. Return the exit status."""
         if self.as_json:
-            print_json(self.values | {"passed": wrong is None} | ({} if wrong is None else {"wrong": dict(wrong)}))
+            more = ({} if wrong is None else {"wrong": dict(wrong)}) | ({"untested": untested} if untested else {})
+            print_json(self.values | {"passed": wrong is None} | more)
         elif wrong is None:
-            print(paint("PASS", 32))
+            print(paint("PASS", 32) + (f", but {untested}" if untested else ""))
         else:
             print(paint("FAIL", 31) + f"  {wrong['message']}")
         return 0 if wrong is None else FAILED

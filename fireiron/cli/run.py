@@ -86,10 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     say("numbers", EXACT if judge is None else bounded, plain="exact" if judge is None else "normal")
     if scalars := {name: arrays[name].item() for name in arrays if program.spec.operands[name].memory.by_value}:
         say("scalars", ", ".join(f"{name} {value:.6g}" for name, value in scalars.items()), plain=scalars)
+    untested = ""
     if gpu:
         wrong = _on_gpu(program, symbols, arrays, judge, say)
     else:
         texts = examined(program)
+        if texts is not None and not (texts.compiled or texts.executed):
+            untested = f"the text of {', '.join(texts.names)} was neither compiled nor executed"
         if texts is not None:
             say("micro-kernel", texts.simulated)
         if texts is not None and texts.wrong is not None:
@@ -98,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
             wrong = simulated(program, symbols, arrays, judge, arguments.blocks, say, progress)
     if judge is not None and judge.closest:
         say("errors", "; ".join(map(judge.summary, judge.closest)), plain=judge.as_dict())
-    return say.verdict(wrong)
+    return say.verdict(wrong, untested)
 
 
 def _on_gpu(

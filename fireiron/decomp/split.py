@@ -165,7 +165,7 @@ class Split(Decomposition):
         if inner is not None and definition.looped:
             splits = ", ".join(f"{dim}=..." for dim in definition.looped)
             raise DecompositionError(
-                f"{self.label()}: the loop over {inner} is in the loop over {' '.join(definition.looped)}", got=named,
+                f"{self.label()}: the loop over {' '.join(definition.looped)} is split before that over {inner}", got=named,
                 legal=definition.looped, within=spec, hint=f".split({splits}).split({inner}=...)",
             )  # fmt: skip
 

@@ -141,7 +141,10 @@ def solve_symbols(spec: Spec, shapes: Mapping[str, Any], given: Mapping[str, int
     for name, shape in shapes.items():
         expected = tuple(evaluated(size, known) for size in array_shape(spec, name))
         if tuple(shape) != expected:
-            raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {expected}")
+            shape_of = {other: tuple(evaluated(size, known) for size in array_shape(spec, other)) for other in shapes}
+            swapped = next((one for one in shapes if one != name and (tuple(shapes[one]), shape_of[one]) == (expected, tuple(shape))), None)
+            hint = f"exchange {name} and {swapped}" if swapped else "a kernel for these sizes, or for sizes of run time: sym('M')"
+            raise ArgumentError(f"{name} has the shape {tuple(shape)}, the kernel was made for {expected}", hint=hint)
     return known
 
 

@@ -141,7 +141,9 @@ class Refusing:
 
         def __getattr__(self, name: str) -> Any:
             require_no_refinement(self, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            near = None if name.startswith("_") else closest(name, dir(self))
+            asked = f"; did you mean {near}?" if near else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{asked}", name=name, obj=self)
 
 
 class Verbs(StepVerbs, Refusing):
