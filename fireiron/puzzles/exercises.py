@@ -98,7 +98,10 @@ problem = softmax(m=10, n=256, dtype=float32)""",
     ),
     Puzzle(
         title="Multiply through shared memory",
-        text="A warp of the start reads each element of A and B from global memory again. Stage tiles of A and B in shared memory; one element per thread is enough.",
+        text=(
+            "A warp of the start reads each element of A and B from global memory again. Stage tiles of A and B in shared memory. "
+            "One element per thread is enough."
+        ),
         setup=f"problem = MatMul(128, 96, 64, {_ROWS})(GL, GL, GL)(Kernel)",
         start="MatMul.tile(32, 32).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done()",
         target="sm_80",
