@@ -1,4 +1,4 @@
-"""Measure variants of GEMM kernels in clusters, beside those of `fireiron.matmul` and cuBLAS.
+"""Measure variants of GEMM kernels in clusters, compared with those of `fireiron.matmul` and cuBLAS.
 
     python perf/cluster_variants.py FOLDER --shapes 39x3288x3760,... [--parts SHAPES] [--one-lane SHAPES] [options of misaligned_choice.py]
 

@@ -1,4 +1,4 @@
-"""Profile kernels of training and serving that miss an aim, beside their rivals: counters, stalls, clocks and power.
+"""Profile kernels of training and serving that miss an aim, and their rivals: counters, stalls, clocks and power.
 
     python perf/profile_training.py FOLDER [--only adamw,fp8] [--processes 8] [--seconds 0.2] [--limit 60]
     python perf/profile_training.py FOLDER --page        no measurement: the table of the present files
@@ -220,7 +220,7 @@ CASES = {
 
 
 def verified(name):
-    """Compile a case into the cache and compare its results, in a process of its own; return a text."""
+    """Compile a case into the cache and compare its results, in a separate process; return a text."""
     try:
         wrong = [(who, error) for who, error, bound in CASES[name]()[1] if not error < bound]
     except Exception as error:  # a case that is left out
@@ -260,7 +260,7 @@ def burst(call, seconds):
 
 
 def launched(names):
-    """Launch each contender once under `ncu`, behind a marker."""
+    """Launch each contender once under `ncu`, after a marker."""
     import cupy
 
     marker = cupy.RawKernel(f'extern "C" __global__ void {MARKER}() {{}}', MARKER)

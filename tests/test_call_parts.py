@@ -85,8 +85,9 @@ def test_other_programs_are_no_gradients(gradient, message):
 
 
 def test_routes_of_one_and_of_two_launches():
-    one, number, two = (kernel_of(make()).route for make in (PROGRAMS["rows"], PROGRAMS["a number"], repacked))
-    assert (one.before, one.temporaries, one.takes, one.fills, one.numbers, one.writes) == ((), 0, (0, 1), (2,), frozenset(), False)
+    single, number, two = (kernel_of(make()).route for make in (PROGRAMS["rows"], PROGRAMS["a number"], repacked))
+    assert (single.before, single.temporaries, single.takes, single.fills) == ((), 0, (0, 1), (2,))
+    assert single.numbers == frozenset() and not single.writes
     assert number.numbers == {"f"} and number.inputs == ("X", "f")
     assert (len(two.before), two.temporaries, two.takes, two.fills, two.numbers) == (1, 1, (3, 1), (2,), frozenset())
     (copy,) = two.before
@@ -136,14 +137,14 @@ def test_names_of_included_files(text, names):
 
 @pytest.mark.parametrize("address", [4096, 4096 + 16, 4096 + 4, 4096 + 48])
 def test_stand_ins_have_the_alignment_of_the_tensor_and_enough_memory(address, monkeypatch):
-    made = []
+    created = []
 
     class Memory:
         def __init__(self, elements, dtype, device):
             self.elements = elements
 
         def as_strided(self, shape, strides, offset):
-            made.append((self.elements, shape, strides, offset))
+            created.append((self.elements, shape, strides, offset))
 
     monkeypatch.setitem(
         replays.sys.modules, "torch", types.SimpleNamespace(zeros=lambda count, dtype, device: Memory(count, dtype, device))
@@ -152,7 +153,7 @@ def test_stand_ins_have_the_alignment_of_the_tensor_and_enough_memory(address, m
         shape=(3, 5), stride=lambda: (8, 1), data_ptr=lambda: address, element_size=lambda: 4, dtype="float32", device="cuda:0"
     )
     replays._stand_in(tensor)
-    ((elements, shape, strides, offset),) = made
+    ((elements, shape, strides, offset),) = created
     low = address % 64
     assert (shape, strides, offset) == ((3, 5), (8, 1), (low & -low) // 4)
     assert offset + 2 * 8 + 5 <= elements <= 2 * 8 + 5 + 16

@@ -344,7 +344,7 @@ strategy = combined.tile(m=2, n=8).to(Block).tile(m=1, n=1).to(Thread).done()
 SIZES = (8, 32)
 def spec(M, N): return combined(m=M, n=N, dtype=float32)
 """
-"""A definition whose blocks add to sums of columns, alone, or in addition to an output of their own."""
+"""A definition whose blocks add to sums of columns, alone, or in addition to a separate output."""
 
 
 def test_a_sample_compares_no_partial_sums(tmp_path, capsys):

@@ -110,8 +110,8 @@ def test_gradients_with_any_strides(torch):
         for given in (plain, plain.t().contiguous().t(), plain[:1].expand(64, 256), torch.stack([plain, plain], -1)[..., 0]):
             ours = torch.autograd.grad(normed(x, w, bias, 1e-5), (x, w, bias), given)
             peers = torch.autograd.grad(torch.nn.functional.layer_norm(x, (256,), w, bias), (x, w, bias), given)
-            for one, peer in zip(ours, peers, strict=True):
-                assert float((one - peer).float().norm() / peer.float().norm()) < 5e-3
+            for gradient, peer in zip(ours, peers, strict=True):
+                assert float((gradient - peer).float().norm() / peer.float().norm()) < 5e-3
 
 
 def test_refusals(torch):

@@ -124,20 +124,20 @@ def test_allocations_are_known_by_address_until_they_are_released():
 
 
 def test_barriers_share_boards_until_their_channels_are_taken(monkeypatch):
-    made = []
+    created = []
 
     def board(group, gpus, device):
-        words = types.SimpleNamespace(memory=types.SimpleNamespace(address=4096 * len(made), stride=64))
-        made.append(barrier._Board(words, types.SimpleNamespace(data_ptr=lambda: 1 << 20)))
-        return made[-1]
+        words = types.SimpleNamespace(memory=types.SimpleNamespace(address=4096 * len(created), stride=64))
+        created.append(barrier._Board(words, types.SimpleNamespace(data_ptr=lambda: 1 << 20)))
+        return created[-1]
 
     monkeypatch.setattr(barrier._Board, "of", board)
     group = object()
     for number in range(2 * barrier.CHANNELS + 1):
         own = barrier._board(group, 2, 0)
-        assert own is made[number // barrier.CHANNELS]
+        assert own is created[number // barrier.CHANNELS]
         own.taken.append(len(own.taken))
-    assert len(made) == 3 and barrier._board(object(), 2, 0) is made[3]
+    assert len(created) == 3 and barrier._board(object(), 2, 0) is created[3]
 
 
 class Admitted(Exception):

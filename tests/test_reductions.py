@@ -11,7 +11,7 @@ from fireiron.language import library
 from fireiron.values.expr import TRUE
 
 STEPS = 5
-"""Lanes of a warp exchange their values in so many steps: with lane ^ 16, ^ 8, ^ 4, ^ 2, ^ 1."""
+"""Lanes of a warp exchange their values in this number of steps: with lane ^ 16, ^ 8, ^ 4, ^ 2, ^ 1."""
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from fireiron.derive.search import Candidate, Search
 from fireiron.errors import ArgumentError
 
 EVERY, CANDIDATES, PARTS = 15, 40, 2
-"""One of so many cases of `test_rules`; the limit of candidates; the number of tests."""
+"""One of this number of cases of `test_rules`; the limit of candidates; the number of tests."""
 
 
 class Modeled(Search):

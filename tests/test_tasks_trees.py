@@ -175,6 +175,6 @@ def test_a_tree_without_tma_reads_the_program_no_third_time(monkeypatch):
     drafts, read = [], Reader.read
     monkeypatch.setattr(Reader, "read", lambda reader: (drafts.append(reader.draft is not None), read(reader))[1])
     step = tasks.strategy(program, ampere(32, 32, 32, 2, 2, 2))
-    grown = step(float16_gemm(32, 32, 32)).program("sm_90a").grown
+    tree = step(float16_gemm(32, 32, 32)).program("sm_90a").grown
     assert drafts == [False, True]
-    assert grown.context.left_out and grown.context.left_out_because.startswith("needs a producer")
+    assert tree.context.left_out and tree.context.left_out_because.startswith("needs a producer")

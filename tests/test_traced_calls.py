@@ -181,7 +181,9 @@ def test_traced_launches_are_those_of_direct_calls(name, traced, monkeypatch):
     assert [(one.shape, one.dtype) for one in outputs] == [(arrays[name].shape, arrays[name].dtype) for name in spec.outputs]
     assert [one.shape for one in (result if len(outputs) > 1 else (result,))] == [one.shape for one in outputs]
     orders = [
-        (1, 0) if one.flags.f_contiguous and one.ndim == 2 else tuple(range(one.ndim)) for one in arrays.values() if hasattr(one, "ndim")
+        (1, 0) if array.flags.f_contiguous and array.ndim == 2 else tuple(range(array.ndim))
+        for array in arrays.values()
+        if hasattr(array, "ndim")
     ]
     assert [*call.layouts[0], *call.layouts[1]][: len(orders)] == orders
     assert [*map(id, call.inputs)] == [id(arrays[name]) for name in spec.inputs if isinstance(arrays[name], np.ndarray)]
