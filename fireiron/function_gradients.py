@@ -241,8 +241,7 @@ def replayed(function: Function) -> Callable[..., Any]:
         plan: Plan = ctx.plan
         if again is None or ctx.is_empty or is_recording() or watched() or transformed():
             return _differentiate(ctx, function, gradients, False)
-        # Only contiguous gradients are recorded; `_differentiate` copies others.
-        given = (*[gradients[place] for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
+        given = (*[gradients[place].contiguous() for place in plan.gradients], *ctx.saved_tensors, *ctx.numbers)
         done = again((plan.wanted, ctx.types), None, *given)
         if done is None or done is NotImplemented or done is ...:
             return _differentiate(ctx, function, gradients, False)

@@ -354,10 +354,10 @@ def test_a_sample_compares_no_partial_sums(tmp_path, capsys):
     alone.write_text(COMBINED % ("", ""))
     assert main(["run", str(own), "--blocks", "3"]) == 0
     out = capsys.readouterr().out
-    assert "NOT compared  total, because other blocks write or add to the same elements; --blocks 16 compares all" in out
+    assert "not compared  total, because other blocks write or add to the same elements; --blocks 16 compares all" in out
     assert "3 of 16 are simulated" in out and "total[" not in out
     assert main(["run", str(own), "--blocks", "16"]) == 0
-    assert "NOT compared" not in (out := capsys.readouterr().out) and "total[" in out
+    assert "not compared" not in (out := capsys.readouterr().out) and "total[" in out
     assert main(["run", str(alone), "--blocks", "3"]) == 0
     assert "4 of 16 are simulated" in (out := capsys.readouterr().out) and "8 of 32 elements were compared" in out
 

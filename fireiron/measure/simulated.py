@@ -8,8 +8,9 @@ the data are normally distributed numbers, and each element is compared within a
 from __future__ import annotations
 
 import functools
+import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -327,7 +328,7 @@ def _sampled(
     left_out = [name for name in program.spec.outputs if name not in compared] if wrong is None else []
     if left_out:
         text = f"{', '.join(left_out)}, because other blocks write or add to the same elements; --blocks {total} compares all"
-        report("NOT compared", text, plain=left_out)
+        report("not compared", text, plain=left_out)
     report("ran in", f"the simulator, {seconds:.2f} s")
     return wrong
 
@@ -380,6 +381,8 @@ class _Sharing:
     @classmethod
     def of(cls, program: Program, symbols: Mapping[str, int], total: int) -> _Sharing:
         """Return it for all outputs of a definition with several outputs, or to whose outputs blocks add; nothing for other specs."""
+        import numpy
+
         from fireiron.specs.fused import fused
 
         definition, tiles = fused(program.spec), _block_tiles(program)
@@ -387,11 +390,12 @@ class _Sharing:
             return cls({}, {})
         starts: dict[tuple[str, int, int], tuple[int, ...]] = {}
         blocks: dict[tuple[str, tuple[int, ...]], set[int]] = {}
-        for block in range(total):
-            for number, iteration in enumerate(_tile_iterations(program, symbols, block)):
-                for output, tile in tiles.items():
-                    values = _evaluated(program, {**symbols, **iteration}, block, [dim.base for dim in tile])
-                    start = starts[output, block, number] = tuple(map(int, values))
+        for number, (iteration, members) in enumerate(_blocks_by_iteration(program, symbols, total)):
+            for output, tile in tiles.items():
+                values = _evaluated(program, {**symbols, **iteration}, members, [dim.base for dim in tile])
+                columns = [numpy.broadcast_to(value, members.shape).tolist() for value in values]
+                for block, start in zip(members.tolist(), zip(*columns) if columns else itertools.repeat(()), strict=False):
+                    starts[output, block, number] = start
                     blocks.setdefault((output, start), set()).add(block)
         return cls(starts, {key: frozenset(members) for key, members in blocks.items()})
 
@@ -408,8 +412,8 @@ class _Sharing:
     def _first(self) -> str:
         """The output whose blocks are simulated together, if all outputs have elements of several blocks; otherwise empty."""
         names = dict.fromkeys(name for name, _ in self.blocks)
-        apart = {name for name, _ in self.blocks if all(len(one) == 1 for (of, _), one in self.blocks.items() if of == name)}
-        return "" if apart or not names else next(iter(names))
+        shared = {name for (name, _), members in self.blocks.items() if len(members) > 1}
+        return next(iter(names)) if shared and shared == {*names} else ""
 
     def grouped(self, order: Sequence[int]) -> list[int]:
         """Return blocks in an order in which those of a group are adjacent."""
@@ -516,6 +520,23 @@ def _tile_iterations(program: Program, symbols: Mapping[str, int], block: int) -
     loop = persistent_loops[0].loop
     (count,) = _evaluated(program, symbols, block, [loop.extent])
     return [{loop.var.name: iteration} for iteration in range(int(count))]
+
+
+def _blocks_by_iteration(program: Program, symbols: Mapping[str, int], total: int) -> Iterator[tuple[Mapping[str, int], Any]]:
+    """Yield each iteration of the loop over tiles, as the value of its variable, and the blocks that have it, as an array."""
+    import numpy
+
+    from fireiron.check.persistence import persistence, static_schedule
+
+    blocks = numpy.arange(total)
+    persistent_loops = persistence(static_schedule(program.lowered))
+    if not persistent_loops:
+        yield {}, blocks
+        return
+    loop = persistent_loops[0].loop
+    counts = numpy.broadcast_to(_evaluated(program, symbols, blocks, [loop.extent])[0], blocks.shape)
+    for iteration in range(int(counts.max(initial=0))):
+        yield {loop.var.name: iteration}, blocks[counts > iteration]
 
 
 def _tile_coordinates(
@@ -650,5 +671,5 @@ def verified(
         raise WrongResultError(f"{program.spec}: {wrong['message']}")
     value, more = reports["blocks"]
     done = more.get("plain")
-    left_out = tuple(reports.get("NOT compared", ("", {}))[1].get("plain", ()))
+    left_out = tuple(reports.get("not compared", ("", {}))[1].get("plain", ()))
     return Verified(value if done is None else len(done), more.get("total", value), time.monotonic() - started, symbols, left_out)
