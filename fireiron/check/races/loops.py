@@ -48,7 +48,12 @@ class LoopCourse:
 
     The addresses repeat after `period` iterations, or move by equal steps (`moves`), or neither (`period` is None). The result for `kept`
     equal iterations holds for any larger number. `varies`: addresses or conditions depend on the iteration. `addresses` is the period
-    without fill indices, which inner loops may count, too.
+    without fill indices, which inner loops may count, too; `places` is the period of addresses with the stages of rings, but without the
+    phases of their mbarriers.
+
+    `kept` is a period, in which each phase occurs, plus the distance of accesses that decides (`places`, or the iterations in flight), plus
+    2. A larger distance decides nothing new: of two accesses to the same place, one is repeated `places` iterations nearer to the other,
+    and the order of both pairs orders the first.
     """
 
     period: int | None
@@ -56,6 +61,7 @@ class LoopCourse:
     kept: int
     varies: bool
     addresses: int = 1
+    places: int = 1
 
 
 @frozen(eq=False)
@@ -144,9 +150,10 @@ class Loops:
         courses = [self._course(one) for one in copies]
         steps = [one.step for one in copies]
         period = None if any(one.period is None for one in courses) else math.lcm(*steps, *(one.period or 1 for one in courses))
-        kept = (period or 1) + max(period or 1, *(one.kept - (one.period or 1) - 2 for one in courses)) + 2
+        places = math.lcm(*steps, *(one.places for one in courses))
+        kept = (period or 1) + max(places, *(one.kept - (one.period or 1) - 2 for one in courses)) + 2
         addresses = math.lcm(*steps, *(one.addresses for one in courses))
-        return LoopCourse(period, any(one.moves for one in courses), kept, any(one.varies for one in courses), addresses)
+        return LoopCourse(period, any(one.moves for one in courses), kept, any(one.varies for one in courses), addresses, places)
 
     def _same_in_all_roles(self, loop: For) -> list[For]:
         """The instances of a loop in all roles."""
@@ -165,16 +172,18 @@ class Loops:
             moves = moves or reach is not None
             groups = max(groups, reach or 0)
             period = math.lcm(period, repeats or 1) if period is not None and (repeats or reach) is not None else None
-        addresses = period or 1
+        addresses = places = period or 1
         for stmt in statements(loop.body):
             if isinstance(stmt, (Acquire, Release)) or (isinstance(stmt, Exec) and stmt.ring):
                 # An mbarrier distinguishes rounds by parity only, and counts the bytes of each fill.
-                rounds = 2 * self.access_trace.kernel.ring(stmt.ring).stages
+                stages = self.access_trace.kernel.ring(stmt.ring).stages
                 step = _coefficient(self.access_trace.opened(stmt.fill_index), loop.var)
-                period = math.lcm(period or 1, rounds // math.gcd(rounds, step or 1))
-        kept = (period or 1) + max(period or 1, groups) + 2
+                rounds = 2 * stages // math.gcd(2 * stages, step or 1)
+                period = None if period is None else math.lcm(period, rounds)
+                places = math.lcm(places, stages // math.gcd(stages, step) if step else rounds)
+        kept = (period or 1) + max(places, groups) + 2
         varies = bool(moving) or any(True for _ in self._conditions(loop))
-        return LoopCourse(period, moves, kept, varies, addresses)
+        return LoopCourse(period, moves, kept, varies, addresses, places)
 
     def _period(self, uses: Sequence[Use], var: Var) -> int | None:
         """The number of iterations after which all addresses repeat, if it is small; else None."""
