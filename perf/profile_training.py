@@ -197,11 +197,22 @@ def scan():
     return calls, [("ours", far(out, torch.cumsum(x.double(), 1)), 1e-7)]
 
 
+def transposition():
+    """A transposition of one matrix."""
+    x = torch.randn(16384, 4096, device="cuda").half()
+    out, copy = torch.empty(4096, 16384, device="cuda", dtype=torch.half), torch.empty_like(x)
+    transpose = fireiron.function("transpose")
+    calls = {"ours": lambda: transpose(x[None], out=out[None]), "a copy": lambda: copy.copy_(x)}
+    calls["ours"]()
+    return calls, [("ours", far(out, x.t()), 1e-7)]
+
+
 CASES = {
     "AdamW, bfloat16": adamw,
     "fp8 16x7168x2048": functools.partial(quantised, "fp8", (16, 7168, 2048)),
     "fp8 64x7168x2048": functools.partial(quantised, "fp8", (64, 7168, 2048)),
     "w4a16 16x4096x4096": functools.partial(quantised, "w4a16", (16, 4096, 4096)),
+    "w8a16 64x8192x8192": functools.partial(quantised, "w8a16", (64, 8192, 8192)),
     "product 16x28672x4096": functools.partial(product, (16, 28672, 4096)),
     "images 3x3_56_stride": functools.partial(convolution, "3x3_56_stride", 0),
     "images 3x3_28_stride": functools.partial(convolution, "3x3_28_stride", 0),
@@ -216,6 +227,7 @@ CASES = {
     "gradients 4096 d 128 causal": functools.partial(backward, 4096, 128, True),
     "SwiGLU of 8 experts": swiglu,
     "scan 2^26": scan,
+    "transposition 16384x4096": transposition,
 }
 
 
