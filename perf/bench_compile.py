@@ -1,13 +1,14 @@
 """Measure the Python side: strategy to CUDA text with the mandatory checks, by stage, and the import and NVRTC.
 
-    python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import] [--second]
+    python perf/bench_compile.py [--json FILE] [--only NAME ...] [--runs N] [--import] [--second | --repeated]
 
 Each row is a first compilation in a warm process: modules are imported and other kernels were compiled, but nothing about this one is
 cached. Before each run all caches of the package are emptied, the strategy's module is executed again (so no object keeps a hash or a
 tree), two other kernels are compiled, and the garbage is collected; the time runs from the spec to the text.
 
 With `--second` it is the second strategy of its kind: its objects are created again, the caches are those that another form of the same
-file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:no_overlap`.
+file left (itself if it has only one), and every form of a file is measured, such as `hopper_attention:no_overlap`. With `--repeated` its objects
+are created again, and the caches are those that its own earlier compilations left.
 
 Times are CPU milliseconds of the process, from the run with the smallest total of `--runs` (5). `tree`, `walk`, `verify`, `check` (all that
 decide whether a kernel is right), `print` and the passes are the compiler's own stages (each pass includes the verification after it);
@@ -117,14 +118,18 @@ def before(name):
     return next((one for one in forms(name.partition(":")[0]) if one != name), name)
 
 
-def run(name, arch, values, second=False):
-    """Return CPU milliseconds by stage of one first compilation."""
-    if not second:
+FIRST, SECOND, REPEATED = "first", "second", "repeated"
+"""What the caches hold before a compilation: nothing, another form of the file, the same strategy."""
+
+
+def run(name, arch, values, kind=FIRST):
+    """Return CPU milliseconds by stage of one compilation."""
+    if kind == FIRST:
         forget()
-    for other in (before(name),) if second else OTHERS:
-        if other != name or second:
-            with contextlib.suppress(fireiron.FireironError):
-                _ = program_of(other, arch if second else "sm_90", {}).cuda
+    others = {FIRST: [other for other in OTHERS if other != name], SECOND: [before(name)], REPEATED: []}[kind]
+    for other in others:
+        with contextlib.suppress(fireiron.FireironError):
+            _ = program_of(other, "sm_90" if kind == FIRST else arch, {}).cuda
     gc.collect()
     with mock.patch("time.perf_counter", time.process_time):
         start = time.process_time()
@@ -140,26 +145,26 @@ def run(name, arch, values, second=False):
     return {"total": total * 1000, **stages, "others": others * 1000, "lines": len(text.splitlines())}
 
 
-def measured(label, name, arch, values, runs, second=False):
+def measured(label, name, arch, values, runs, kind=FIRST):
     """Return the best of several runs; None if the target has no such kernel."""
     try:
-        best = min((run(name, arch, values, second) for _ in range(runs)), key=lambda one: one["total"])
+        best = min((run(name, arch, values, kind) for _ in range(runs)), key=lambda one: one["total"])
     except fireiron.FireironError:
         return None
     return {"kernel": label, "arch": arch, **best}
 
 
-def rows(only, runs, second=False):
+def rows(only, runs, kind=FIRST):
     """Yield the measurements of all kernels."""
     kernels = [(name, name, {}) for name in names()] + [(label, name, values) for label, (name, values) in LARGEST.items()]
-    if second:
+    if kind == SECOND:
         kernels = [(form, form, {}) for name in names() for form in forms(name)]
     for label, name, values in kernels:
         if only and name.partition(":")[0] not in only and name not in only:
             continue
-        targets = (HOPPER,) if second and of_hopper(name) else TARGETS
-        measurements = [one for arch in targets if (one := measured(label, name, arch, values, runs, second))]
-        measurements = measurements or [one for arch in OLDER if (one := measured(label, name, arch, values, runs, second))]
+        targets = (HOPPER,) if kind != FIRST and of_hopper(name) else TARGETS
+        measurements = [one for arch in targets if (one := measured(label, name, arch, values, runs, kind))]
+        measurements = measurements or [one for arch in OLDER if (one := measured(label, name, arch, values, runs, kind))]
         for measurement in measurements:
             print(f"{measurement['kernel']} {measurement['arch']}: {measurement['total']:.1f} ms", file=sys.stderr)
         yield from measurements
@@ -201,9 +206,15 @@ def main():
     parser.add_argument("--only", nargs="*", help="names of strategies")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--import", action="store_true", dest="imports", help="also the time of `import fireiron`")
-    parser.add_argument("--second", action="store_true", help="each form of a file as the second strategy of its kind, memo tables kept")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.set_defaults(kind=FIRST)
+    for kind, words in (
+        (SECOND, "each form of a file as the second strategy of its kind, memo tables kept"),
+        (REPEATED, "the same strategy again, memo tables kept"),
+    ):
+        kinds.add_argument(f"--{kind}", action="store_const", const=kind, dest="kind", help=words)
     options = parser.parse_args()
-    measurements = list(rows(options.only, options.runs, options.second))
+    measurements = list(rows(options.only, options.runs, options.kind))
     columns = ("total", *STAGES, "others")
     table = [[one["kernel"], one["arch"], *(one.get(column) for column in columns)] for one in measurements]
     print(tabulate(table, ["kernel", "arch", *columns], floatfmt=".1f"))
