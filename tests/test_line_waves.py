@@ -30,6 +30,17 @@ def test_worse_alignment_takes_longer():
     assert us((128, 16)) < us((16, 16)) and us((16, 128)) < us((16, 16))
 
 
+def test_stages_of_a_persistent_block_that_hold_all_of_k():
+    """12288 x 1024 x 256: 192 x 128 took 13.5 us, 128 x 256 with three stages 15.3 (2026-12-01-h200-choice-6)."""
+
+    def aligned(depth=256, **values):
+        return us((128, 128), 12288, 1024, depth, num_blocks=132, **values)
+
+    wide = {"bn": 256, "wn": 256, "stages": 3}
+    assert aligned(bm=192, stages=4) < aligned(**wide)
+    assert aligned(depth=192, **wide) < 0.95 * aligned(**wide), "one step more than all stages"
+
+
 def test_more_work_takes_longer():
     base = us()
     assert us(depth=4000) > base and us(rows=4000) > base and us(columns=4000) > base and us(batch=2) > base and us(bytes=4) > base

@@ -306,11 +306,13 @@ ALIGNED_TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
         ("brief", "persistent"): -0.0307,
         ("brief", "height"): 0.0067,
         ("brief", "width"): 0.0093,
+        ("shallow", "unfetched"): 0.0259,
     }
 )
 """The same for aligned rows. With K = 16384 and one wave, 20 tiles took 6 % longer in pairs; 0 % were expected. The fast tiles of one wave
 with K = 8192 and 16384 took 2 to 4 % less time than expected, so that parts of K seemed faster. Persistent tiles of 50 sizes with K up to
-128 took 3 to 11 % less time, the smallest tiles least."""
+128 took 3 to 11 % less time, the smallest tiles least. A persistent block that stores a tile loads the next one as far as its stages reach:
+tiles of 128 x 256 with three stages and K = 256 took 3 to 6 % longer."""
 
 BRIEF: Final = 256
 """Elements along k below which kernels consist of their start, one or two fills, and stores."""
@@ -443,7 +445,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
 
     `past_rows` and `past_columns` are the shares of rows and columns past the end, at most 1. `thin_parts` is the logarithm by which the
     part of A that a block loads for its cluster has fewer rows than `THIN`, and `short_columns` that by which the tiles of a column of four
-    and more blocks are shorter than `SHORT`.
+    and more blocks are shorter than `SHORT`. `unfetched` is the logarithm by which K exceeds all stages of a persistent block.
     """
     t = tiling
     cm, cn = t.cluster
@@ -468,6 +470,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "aligned_a": float(t.row_alignments[0] == LINE_BYTES),
         "three_groups": float(t.groups == 3),
         "persistent": float(t.persistent),
+        "unfetched": max(0.0, math.log2(t.padded_depth / t.ring)) * t.persistent,
         "batched": float(t.batch > 1),
         "clustered": float(cm * cn > 1),
         "whole_column": float(cm >= t.down),
