@@ -160,8 +160,8 @@ def test_a_bandwidth_bound_kernel_is_not_told_to_rasterize():
 def test_the_tile_of_the_block_is_named_if_a_tile_of_warpgroups_overhangs():
     with pytest.raises(DecompositionError) as caught:
         hopper((96, 128), (64, 128))(ROWS).cuda("sm_90a")
-    assert "96 elements of a_sh along m; the instruction accesses 64" in str(caught.value)
-    assert caught.value.hint == "a tile of the block that is a multiple of 64 along m"
+    assert "a_sh has 96 elements along m, and the instruction accesses 64" in str(caught.value)
+    assert caught.value.hint == "a tile of the block, or a split, with a multiple of 64 elements along m"
 
 
 @pytest.mark.parametrize(

@@ -350,7 +350,9 @@ def test_bench_on_a_gpu(capsys, monkeypatch):
     [
         (["naive", "--sweep", "bm"], "no given strategy has such a tunable"),
         (["naive", "-M", "8", "--shape", "8x8x8"], "both specify sizes"),
-        (["naive", "--shape", "8x8"], "is not MxNxK"),
+        (["naive", "--shape", "8x8"], "the problem of naive has other sizes\n  legal   M x N x K"),
+        (["naive", "--shape", "8x"], "'8x' are not sizes"),
+        (["softmax", "--sweep", "m=8,16"], "do      --shape 8x1024 --shape 16x1024"),
         (["naive", "--sweep", "bm=a"], "is neither NAME=INTEGER"),
         (["naiv"], "did you mean naive"),
         (["naive", "--dtype", "half"], "did you mean float16"),
@@ -409,7 +411,7 @@ def test_a_ranking_that_runs_out_of_time(monkeypatch):
         (tune._prune, {"none": False, "1.5": 1.5}, ("0.5", "all", "")),
         (cache._age, {"2w": 14.0, "36h": 1.5}, ("2", "w", "2y")),
         (cache._size, {"500": 500, "2K": 2048, "1GiB": 2**30}, ("", "K", "2X")),
-        (bench._shape, {"512x256x64": {"M": 512, "N": 256, "K": 64}}, ("512", "512x", "axbxc")),
+        (bench._shape, {"512x256x64": (512, 256, 64), "512": (512,), "8x4": (8, 4)}, ("", "512x", "axbxc", "0x8", "8,4")),
     ],
 )
 def test_values_of_options(read, right, wrong):

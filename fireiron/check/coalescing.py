@@ -120,9 +120,21 @@ def _finding(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traf
         elif any(access_trace.kernel.buffer(other.buffer).memory.private for other in use.statement.accesses):
             through = "load(SRC, SH) in a store" if use.access.write else f"a preceding load({buffer.name}, SH)"
             message += f"; a Strided tile assigns adjacent elements to adjacent lanes, and {through} goes through shared memory"
+    elif count > least:
+        message += _through_shared_memory(use, buffer)
     return Finding(
         "coalescing", "warning" if uncoalesced else "note", buffer.name, message, line_of(use.statement, use.access), access, details
     )
+
+
+def _through_shared_memory(use: Use, buffer: Buffer) -> str:
+    """Advice for a store of registers whose requests move up to twice the sectors that they need; empty for other accesses."""
+    spec, source = use.statement.spec, next(iter(use.statement.spec.inputs), None)
+    if not (use.access.write and spec.copies and source is not None and spec.operands[source].memory.private):
+        return ""
+    cast = ".cast_on_copy()" if spec.operands[source].dtype != buffer.dtype else ""
+    store = f"Move.load(SRC, SH, Move.done()){cast}.pad(8).coalesced_copy({max(16 // max(buffer.dtype.bytes, 1), 1)}).done()"
+    return f"; a store through shared memory moves whole sectors: {store}"
 
 
 def _better_order(access_trace: AccessTrace, use: Use, buffer: Buffer, traffic: _Traffic, sizes: dict[str, int], count: int) -> str | None:

@@ -10,6 +10,7 @@ from fireiron.frozen import frozen
 from fireiron.ir import Comment, Exec, For, Kernel, Let, Roles, Stmt, execs
 from fireiron.ir.effects.residency import Residency
 from fireiron.ir.unrolled import loops_that_run
+from fireiron.specs.formula import Operation, Value
 from fireiron.values.expr import FALSE, constant
 from fireiron.values.machine import Architecture
 
@@ -22,6 +23,10 @@ UNROLLED: Final = 12
 MIN_REGISTERS: Final = 8
 """Number of registers that any computation needs. Arrays spill if they leave fewer."""
 
+
+DIRECT: Final = frozenset(("+", "-", "*", "<", "<=", ">", ">=", "==", "!=", "abs", "exp", "exp2", "max", "min", "relu", "rsqrt", "where"))
+"""Functions without branches. A compiler computes each element of a chain of them from its operands, so the elements in between need no
+array; a division or a square root branches to a path for rare arguments, which keeps all elements of its array."""
 
 ASSIGNED: Final = 8
 """Number of registers of a thread in which a compiler assigns them."""
@@ -82,10 +87,12 @@ def register_prediction(kernel: Kernel) -> Registers:
 
     With `setmaxnreg`, each thread starts with the same number, and arrays have the registers of their role.
     """
-    arrays = array_registers(kernel)
     limit = max(register_limit(kernel), 2 * MIN_REGISTERS)
     looping = any(id(loop) in loops_that_run(kernel) for loop in _outermost(kernel.body))
     most = max(array_limit(kernel), limit)
+    arrays = array_registers(kernel)
+    if arrays + MIN_REGISTERS > most:
+        arrays = array_registers(kernel, in_chains=True)
     wanted = rounded(arrays + (LOOPING if looping else UNROLLED), ASSIGNED)
     return Registers(min(wanted, limit), min(wanted, most), arrays, max(arrays + MIN_REGISTERS - most, 0))
 
@@ -99,10 +106,14 @@ def _outermost(body: Iterable[Stmt]) -> Iterator[For]:
             yield from itertools.chain.from_iterable(_outermost(child) for child in stmt.children)
 
 
-def array_registers(kernel: Kernel) -> int:
-    """Return the number of registers of a thread's arrays that are live at the same time, including all stages of a pipeline."""
+def array_registers(kernel: Kernel, in_chains: bool = False) -> int:
+    """Return the number of registers of a thread's arrays that are live at the same time, including all stages of a pipeline.
+
+    With `in_chains`, arrays between the statements of a chain of `DIRECT` functions of elements need no registers.
+    """
     sizes = {buffer.name: -(-(constant(buffer.total) or 0) * buffer.dtype.bytes // 4) for buffer in kernel.buffers if buffer.memory.private}
-    return max(_most_live(body, sizes) for body in _bodies_of_roles(kernel.body))
+    chained = frozenset(buffer.name for buffer in kernel.buffers if buffer.memory.private or buffer.memory.of_grid) if in_chains else None
+    return max(_most_live(body, sizes, chained) for body in _bodies_of_roles(kernel.body))
 
 
 def _bodies_of_roles(body: Sequence[Stmt]) -> list[list[Stmt]]:
@@ -114,9 +125,9 @@ def _bodies_of_roles(body: Sequence[Stmt]) -> list[list[Stmt]]:
     return bodies
 
 
-def _most_live(body: Sequence[Stmt], sizes: Mapping[str, int]) -> int:
+def _most_live(body: Sequence[Stmt], sizes: Mapping[str, int], chained: frozenset[str] | None) -> int:
     """Return the largest number of registers of arrays that are live at the same time."""
-    ranges = _Ranges()
+    ranges = _Ranges(chained)
     ranges.listed(body)
     changes: dict[int, int] = {}
     for name, (first, last) in ranges.live.items():
@@ -130,12 +141,17 @@ class _Ranges:
     """The live range of each buffer: the places of its first access, and the one after its last access, in program order.
 
     A nest of loops around one statement has one place. An array that an iteration reads before it writes it, or that is accessed before a
-    loop and in it, is live in the whole loop. Registers of an operand are free for the result of the same elementwise statement.
+    loop and in it, is live in the whole loop. Registers of an operand are free for the result of the same elementwise statement. With the
+    names of `chained` arrays, those in registers and in global memory, a chain of elementwise statements on them has one place. The chain
+    ends before a statement that reads one of its reductions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chained: frozenset[str] | None = None) -> None:
         self.place = 0
         self.live: dict[str, tuple[int, int]] = {}
+        self.chained = chained
+        self.in_chain = False
+        self.reduced: set[str] = set()
 
     def listed(self, body: Sequence[Stmt]) -> None:
         """Add statements."""
@@ -145,14 +161,26 @@ class _Ranges:
             elif isinstance(statement, For) and (inner := _only(statement)) is not None:
                 self._execute(inner)
             elif isinstance(statement, For):
+                self._end_chain()
                 self._loop(statement)
+                self._end_chain()
             else:
                 for child in statement.children:
                     self.listed(child)
 
+    def _end_chain(self) -> None:
+        """Start a new place if statements of a chain have this one."""
+        self.place += self.in_chain
+        self.in_chain = False
+        self.reduced.clear()
+
     def _execute(self, statement: Exec) -> None:
         reads = [access.buffer for access in statement.accesses if not access.write]
         writes = [access.buffer for access in statement.accesses if access.write]
+        if self.chained is not None and self.chained.issuperset(reads) and writes and _is_direct(statement):
+            self._chain(statement, reads, writes)
+            return
+        self._end_chain()
         spec = statement.spec
         elementwise = all(any(dim in spec.uses[name] for name in spec.outputs) for dim in spec.dims)
         for name in reads:
@@ -160,6 +188,17 @@ class _Ranges:
         for name in writes:
             self._extend(name, self.place, self.place + 1)
         self.place += 1
+
+    def _chain(self, statement: Exec, reads: Sequence[str], writes: Sequence[str]) -> None:
+        """Add a statement of a chain."""
+        if not self.reduced.isdisjoint(reads):
+            self._end_chain()
+        for name in (*reads, *writes):
+            first, last = self.live.get(name, (self.place, self.place))
+            self.live[name] = first, max(last, self.place)
+        if any(formula.over for formula in statement.spec.definition.formulas):
+            self.reduced.update(writes)
+        self.in_chain = True
 
     def _extend(self, name: str, first: int, last: int) -> None:
         known = self.live.get(name, (first, last))
@@ -175,6 +214,23 @@ class _Ranges:
                 if access.buffer not in seen and (access.buffer in before or reads_old):
                     self._extend(access.buffer, start, self.place)
                 seen.add(access.buffer)
+
+
+def _is_direct(statement: Exec) -> bool:
+    """Whether a statement computes or reduces elements by functions without branches."""
+    formulas = statement.spec.definition.formulas
+    is_complete = {access.buffer for access in statement.accesses if not access.write} or not statement.spec.inputs
+    return bool(is_complete) and all(
+        formula.value is not None and not formula.contracts and formula.scan is None and _functions(formula.value) <= DIRECT
+        for formula in formulas
+    )
+
+
+def _functions(value: Value) -> set[str]:
+    """Return the names of the functions and operators of a value."""
+    if not isinstance(value, Operation):
+        return set()
+    return {value.name}.union(*map(_functions, value.arguments))
 
 
 def _only(loop: For) -> Exec | None:

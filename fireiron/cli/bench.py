@@ -88,7 +88,12 @@ def register(add: Add) -> None:
     )
     command.add_argument("strategies", metavar="STRATEGY", nargs="+", help="library strategies, path.py, or path.py:NAME")
     command.add_argument(
-        "--shape", action="append", default=[], type=_shape, metavar="MxNxK", help="sizes of a matmul, such as 512x512x4096 (repeatable)"
+        "--shape",
+        action="append",
+        default=[],
+        type=_shape,
+        metavar="MxNxK",
+        help="all sizes in the order of the problem, such as 512x512x4096 (repeatable)",
     )
     command.add_argument(
         "--sweep",
@@ -137,11 +142,10 @@ def run(arguments: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------------------------------- the requested lines
 
 
-def _shape(text: str) -> dict[str, int]:
-    match = re.fullmatch(r"([1-9][0-9]{0,8})x([1-9][0-9]{0,8})x([1-9][0-9]{0,8})", text, re.ASCII)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MxNxK, such as 512x512x4096")
-    return dict(zip("MNK", map(int, match.groups()), strict=True))
+def _shape(text: str) -> tuple[int, ...]:
+    if re.fullmatch(r"[1-9][0-9]{0,8}(x[1-9][0-9]{0,8})*", text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} are not sizes, such as 512x512x4096")
+    return tuple(map(int, text.split("x")))
 
 
 def _swept(text: str) -> tuple[str, tuple[int, ...]]:
@@ -168,13 +172,54 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Wanted]:
     tunables = {name: find(name).strategy.tunables() for name in arguments.strategies}
     for name in swept:
         if not any(name in known for known in tunables.values()):
-            legal = sorted({tunable for known in tunables.values() for tunable in known})
-            raise ArgumentError(f"{name}: no given strategy has such a tunable", legal=legal or "none")
+            raise _no_tunable(name, swept[name], tunables)
+    shapes = {name: [_sizes_of_shape(name, shape) for shape in arguments.shape] or [named] for name in tunables}
     for strategy, known in tunables.items():
         here = {name: values or known[name].values for name, values in swept.items() if name in known}
-        for shape in arguments.shape or [named]:
+        for shape in shapes[strategy]:
             for chosen in itertools.product(*here.values()):
                 yield Wanted(strategy, shape, dict(zip(here, chosen, strict=True)), _shown_sizes(strategy, shape, arguments))
+
+
+def _no_tunable(name: str, values: Sequence[int], tunables: Mapping[str, Mapping[str, object]]) -> ArgumentError:
+    """Return the error for a tunable that no strategy has; it may be a size."""
+    from fireiron.language.library import find
+
+    legal = sorted({tunable for known in tunables.values() for tunable in known}) or "none"
+    places = {strategy: [dim.lower() for dim in _dims(strategy)] for strategy in tunables}
+    sized = next((strategy for strategy, dims in places.items() if name.lower() in dims), None)
+    if sized is None:
+        return ArgumentError(f"{name}: no given strategy has such a tunable", legal=legal)
+    usual = dict(zip(places[sized], find(sized).sizes, strict=False))
+    shapes = " ".join(f"--shape {'x'.join(map(str, (usual | {name.lower(): value}).values()))}" for value in values)
+    return ArgumentError(f"{name} is a size, and no given strategy has such a tunable", legal=legal, hint=shapes or f"-s {name}=64")
+
+
+def _dims(name: str) -> tuple[str, ...]:
+    """Return the names of the sizes of a strategy's problem, in order."""
+    from fireiron.language.entries import dimensions
+    from fireiron.language.library import find
+
+    entry = find(name)
+    spec = entry.strategy.spec
+    return tuple(dimensions(entry) if spec is None else spec.dims)
+
+
+def _sizes_of_shape(name: str, shape: tuple[int, ...]) -> dict[str, int]:
+    """Return sizes by name. Refuse a number of sizes that the strategy's problem does not have."""
+    from fireiron.language.library import find
+
+    dims, known = _dims(name), len(find(name).sizes)
+    if len(shape) > len(dims) or len(shape) < min(known, len(dims)):
+        legal = " x ".join(dims[: max(known, len(shape))])
+        raise ArgumentError(f"--shape {'x'.join(map(str, shape))}: the problem of {name} has other sizes", legal=legal or "none")
+    return dict(zip(dims, shape, strict=False))
+
+
+def _reason(error: FireironError) -> str:
+    """Return why a line is illegal: the error's first line, with the legal values of an argument."""
+    legal = error.legal if isinstance(error.legal, str) else " ".join(map(str, error.legal or ()))
+    return f"{error.headline}; legal {legal}" if legal and isinstance(error, ArgumentError) else error.headline
 
 
 def _shown_sizes(name: str, sizes: Mapping[str, int], arguments: argparse.Namespace) -> str:
@@ -195,7 +240,8 @@ def _shown_sizes(name: str, sizes: Mapping[str, int], arguments: argparse.Namesp
 
 
 def _bound(wanted: Wanted, arguments: argparse.Namespace, architecture: str | None) -> Strategy:
-    changed = {"strategy": wanted.name, "set": list(wanted.values.items()), **wanted.sizes}
+    given = [] if any(getattr(arguments, dim) is not None for dim in "MNK") else list(wanted.sizes.items())
+    changed = {"strategy": wanted.name, "set": list(wanted.values.items()), "sizes": [*arguments.sizes, *given]}
     return strategy_of(argparse.Namespace(**{**vars(arguments), **changed}), architecture=architecture)
 
 
@@ -214,7 +260,7 @@ def _lines(wanted: Sequence[Wanted], arguments: argparse.Namespace, measures: bo
             program = _bound(wanted_line, arguments, architecture).program(architecture)
             _ = program.ir
         except ILLEGAL as error:
-            yield Line(wanted_line.name, " ".join(wanted_line.cells[1:2]), wanted_line.values, "illegal", error.headline)
+            yield Line(wanted_line.name, " ".join(wanted_line.cells[1:2]), wanted_line.values, "illegal", _reason(error))
             continue
         verified = Line(wanted_line.name, str(program.spec), {**program.chosen, **wanted_line.values}, "wrong")
         try:

@@ -58,7 +58,7 @@ def print_findings(findings: Sequence[Any], wide: bool = False) -> None:
     colors = {"error": 31, "warning": 33, "note": 36}
     width = width_of_output()
     rows, heads = [], ["severity", "kind", "access", "message", "line"]
-    for finding in findings:
+    for finding in findings if wide else _joined(findings):
         access, message = finding.access or finding.buffer or "", _without(finding.message, finding.access)
         rows.append([paint(finding.severity, colors[finding.severity]), finding.kind, access, message, finding.at or ""])
     if width is None:
@@ -68,6 +68,34 @@ def print_findings(findings: Sequence[Any], wide: bool = False) -> None:
             [severity, kind, "\n".join(filter(None, (message, f"{access}  {at}".strip())))] for severity, kind, access, message, at in rows
         ]
         print(table(narrow, [*heads[:2], "message"], width=width))
+
+
+def _joined(findings: Sequence[Any]) -> Iterator[Any]:
+    """Yield the findings; notes on accesses that need no change are joined, one for each kind."""
+    from fireiron.check import Finding
+
+    ideal: dict[str, list[Any]] = {}
+    for finding in findings:
+        if _needs_no_change(finding):
+            ideal.setdefault(finding.kind, []).append(finding)
+    for finding in findings:
+        same = ideal.get(finding.kind, ())
+        if len(same) < 2 or not _needs_no_change(finding):
+            yield finding
+        elif finding is same[0]:
+            what = "have no bank conflicts" if finding.kind == "banks" else "move only the sectors that they need"
+            names = ", ".join(dict.fromkeys(other.buffer for other in same if other.buffer))
+            yield Finding(finding.kind, "note", None, f"{len(same)} accesses {what}: {names} (--wide lists them)")
+
+
+def _needs_no_change(finding: Any) -> bool:
+    """Whether a note is about an access without bank conflicts, or one that moves only the sectors that it needs."""
+    details = finding.details
+    if finding.severity != "note":
+        return False
+    if finding.kind == "banks":
+        return bool(details.get("wavefronts", 0) == details.get("ideal"))
+    return finding.kind == "coalescing" and bool(details["sectors"] == details["ideal"] and details["ratio"] == 1)
 
 
 def print_usage(program: Program | FireironError) -> None:

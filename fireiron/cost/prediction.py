@@ -190,7 +190,15 @@ class Prediction(Displayed):
     def _head(self) -> list[str]:
         speed = f", {number_text(self.tflops)} TFLOP/s" if self.useful else ""
         idle = f": {1 - self.filled:.0%} of the SM time has no block" if self.bottleneck == TAIL else ""
-        return [f"{number_text(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}"]
+        return [f"{number_text(self.us)} us on one {self.gpu}{speed} (predicted)", f"bottleneck: {self.bottleneck}{idle}{self._longest}"]
+
+    @property
+    def _longest(self) -> str:
+        """The longest phase, if another part limits it: the bottleneck is the part with the most work in all phases together."""
+        longest = max(self.phases, key=lambda phase: phase.us, default=None)
+        if longest is None or longest.limit == self.bottleneck or longest.us < SHOWN * self.us:
+            return ""
+        return f"; the longest phase, {longest.name}, is limited by {longest.limit}"
 
     def _foot(self) -> list[str]:
         occupancy = self.occupancy

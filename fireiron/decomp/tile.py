@@ -36,9 +36,9 @@ from fireiron.spec import Spec
 from fireiron.specs.fused import fused
 from fireiron.stepping.look_back import dims_of_scans
 from fireiron.values.expr import ONE, TRUE, Expr, Var, all_of, as_expr, constant, less, mod
-from fireiron.values.machine import GPU, Block, Level, Thread
+from fireiron.values.machine import GPU, Block, Level, Thread, Warp
 from fireiron.values.tensor import MatrixLayout, RowMajor, View
-from fireiron.values.units import check_below, count_in, threads_for, unit_in
+from fireiron.values.units import check_below, count_in, same_threads, threads_for, unit_in
 
 
 @attrs.frozen(init=False, repr=False)
@@ -217,8 +217,12 @@ class Tile(Decomposition):
         return threads_for(total, level)
 
     def expand(self, spec: Spec, context: Context) -> Expansion:
-        plan = self.planned(TilePlan())
-        views, digits = divide(spec, self.extents(spec), self.label())
+        plan, extents = self.planned(TilePlan()), self.extents(spec)
+        try:
+            views, digits = divide(spec, extents, self.label())
+        except DecompositionError as error:
+            error.hint = error.hint or _tile_of_warp(spec, extents)
+            raise
         if plan.level is None:
             if plan.assignment.renumberings or plan.refines_blocks or plan.order != RowMajor:
                 raise DecompositionError(
@@ -241,6 +245,15 @@ class Tile(Decomposition):
     def choices(cls, spec: Spec, context: Context) -> Iterator[Tile]:
         options = [_dividing(spec, dim) for dim in spec.tile_dims]
         yield from (Tile(sizes) for sizes in itertools.product(*options))
+
+
+def _tile_of_warp(spec: Spec, extents: Mapping[str, Extent]) -> str | None:
+    """Return advice if tiles for tensor cores do not divide the tile of a warp: the next larger tile of a warp that they divide."""
+    sizes = [(constant(spec.size(dim)), extents.get(dim)) for dim in spec.tile_dims]
+    if not spec.multiplies or not same_threads(spec.level, Warp):
+        return None
+    larger = [str(-(-size // tile) * tile) for size, tile in sizes if size is not None and isinstance(tile, int)]
+    return f"a tile of the warp that they divide: tile({', '.join(larger)}).to(Warp)" if len(larger) == len(sizes) else None
 
 
 def _too_many(spec: Spec, sizes: Sequence[Extent]) -> DecompositionError:

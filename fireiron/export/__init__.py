@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from fireiron.errors import ArgumentError, StoreError
+from fireiron.errors import ArgumentError, LaunchError, StoreError
 from fireiron.files import NEVER_WRITTEN, path_of, unwritten
 from fireiron.frozen import frozen
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fireiron.compiler import Program
     from fireiron.export.unit import Unit
     from fireiron.gpu.kernel import CompiledKernel
+    from fireiron.gpu.toolchain import Compiled
     from fireiron.kernel_graph.compiled import CompiledGraph
     from fireiron.kernel_graph.graph import KernelGraph
     from fireiron.kernel_graph.program import GraphProgram
@@ -103,16 +104,29 @@ def _files(unit: Unit, cubin: bool, newest: tuple[int, int] | None) -> tuple[dic
     """Return the files of a kernel, and the commands that build them."""
     from fireiron.export.driver import driver_build, driver_header, driver_source
     from fireiron.export.runtime import runtime_build, runtime_header, runtime_source
-    from fireiron.gpu.cache import compile_cached
 
     parts = {f"{unit.name}.h": runtime_header(unit).encode(), f"{unit.name}.cu": runtime_source(unit).encode()}
     build = runtime_build(unit)
     if cubin:
-        compiled = compile_cached(unit.text, unit.program.architecture.name, newest=newest)
+        compiled = _compiled(unit, newest)
         texts = (compiled.cubin, driver_header(unit, compiled).encode(), driver_source(unit).encode())
         parts |= dict(zip(_driver_files(unit.name), texts, strict=True))
         build |= driver_build(unit)
     return parts, build
+
+
+def _compiled(unit: Unit, newest: tuple[int, int] | None) -> Compiled:
+    """Return the machine code of a kernel. The error for a missing compiler names the option that needs none."""
+    from fireiron.gpu.cache import compile_cached
+    from fireiron.gpu.toolchain import serving
+
+    target = unit.program.architecture.name
+    try:
+        return compile_cached(unit.text, target, newest=newest)
+    except LaunchError as error:
+        if serving(target, newest) is None:
+            error.hint = f"cubin=False (--no-cubin) writes the files without machine code; or {error.hint}"
+        raise
 
 
 def _driver_files(name: str) -> list[str]:

@@ -120,6 +120,7 @@ def _entry(argument: str, module: ModuleType, key: str, path: Path, strategy: St
         sizes = _sizes_of_problem(strategy, maker) if stated is None else tuple(constant(size) or str(size) for size in stated.sizes)
     if not isinstance(sizes, tuple):
         raise ArgumentError(f"{path}: SIZES must be a tuple of sizes", got=sizes, legal="SIZES = (1024, 1024, 1024)")
+    sizes = _with_defaults(sizes, maker if stated is None else None)
     recommended = getattr(module, "values" if key == "strategy" else f"{key}_values", None)
     known = _of_targets(recommended) if callable(recommended) else None
     return Entry(argument, strategy, _of_start(maker, strategy), sizes, functools.partial(_doc, module, key), path, known, stated)
@@ -283,6 +284,16 @@ def _default_sizes(strategy: Strategy) -> tuple[int, ...]:
         return DEFAULT_SIZES
     definition = strategy.start.fused_definition
     return tuple(FEW if dim in (*definition.scan, *definition.batch) else DEFAULT_SIZES[0] for dim in definition.order)
+
+
+def _with_defaults(sizes: tuple[Any, ...], problem: Maker | None) -> tuple[Any, ...]:
+    """Return the sizes of a file, with the default values of the signature for those that it does not require: they are the ones in use."""
+    if problem is None:
+        return sizes
+    parameters = inspect.signature(problem).parameters
+    required, optional = _sizes_among(parameters)
+    values = [parameters[name].default for name in optional]
+    return (*sizes[: len(required)], *values[: max(len(sizes) - len(required), 0)]) if optional else sizes
 
 
 def _sizes_of_problem(strategy: Strategy, problem: Maker | None) -> tuple[int, ...]:

@@ -537,11 +537,9 @@ def edge_refused(executable: Executable, spec: Spec, name: str) -> Decomposition
     view = spec.operands[name]
     what = f"{executable.name} accesses all elements of {name} ({view.tensor.name}) or none, and the last tile may extend past the end"
     places = [place for place in range(len(view.dims)) if view.dims[place].bound is not None]
-    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     if view.memory.of_block:
-        got = "; ".join(f"{size} elements of {view.tensor.name} along {dim}; the instruction accesses {tile}" for dim, size, tile in ends)
-        multiples = " and ".join(f"a multiple of {tile} along {dim}" for dim, _, tile in ends)
-        return DecompositionError(what, got=got, hint=f"{executable.instead_of(spec)}a tile of the block that is {multiples}")
+        return _edge_of_block(executable, spec, name, what, places)
+    ends = [(spec.uses[name][place], view.tensor.shape[view.axis(place)], view.shape[place]) for place in places]
     if not view.memory.private:
         return DecompositionError(
             what, hint="load the operand first (a load fills elements past the end), or make the size a multiple of the tile"
@@ -555,6 +553,24 @@ def edge_refused(executable: Executable, spec: Spec, name: str) -> Decomposition
         legal="; ".join(f"tiles of {' or '.join(map(str, tiles))} along {dim}" for dim, tiles in fits if tiles) or None,
         hint=f"registers contain complete tiles: pad the operands along {', '.join(short)}, and mask the padding" if short else hint,
     )
+
+
+def _edge_of_block(executable: Executable, spec: Spec, name: str, what: str, places: Sequence[int]) -> DecompositionError:
+    """Return the error for an operand in shared memory: its size is not a multiple of the instruction's, or a step does not divide it."""
+    view = spec.operands[name]
+    got, multiples, uneven = [], [], []
+    for place in places:
+        axis, tile = view.axis(place), view.shape[place]
+        size = view.tensor.shape[axis]
+        unit = ("rows", "columns")[axis] if spec.copies and len(view.tensor.shape) == 2 else f"elements along {spec.uses[name][place]}"
+        got.append(f"{view.tensor.name} has {size} {unit}, and the instruction accesses {tile}")
+        if size.factor % (constant(tile) or 1):
+            multiples.append(f"a multiple of {tile} {unit}")
+        else:
+            legal = ", ".join(map(str, _multiples(constant(size) or 0, constant(tile) or 1))) or f"a multiple of {tile} that divides them"
+            uneven.append(f"divide the {size} {unit} of {view.tensor.name} by {legal}")
+    tile_of_block = f"{executable.instead_of(spec)}a tile of the block, or a split, with {' and '.join(multiples)}"
+    return DecompositionError(what, got="; ".join(got), hint="; ".join([tile_of_block] * bool(multiples) + uneven))
 
 
 def _multiples(size: int, tile: int) -> list[int]:

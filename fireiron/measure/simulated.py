@@ -29,6 +29,9 @@ SIMULATED_SECONDS: Final = 60.0
 MULTIPLY_ADDS: Final = 2e7
 """Number of multiply-adds up to which all blocks are simulated, without an estimate of the time."""
 
+ELEMENTS: Final = 1e6
+"""Number of elements up to which all blocks of a definition are simulated within a time limit: functions are slower than multiply-adds."""
+
 Report = Callable[..., None]
 """A function that receives reports: a name, a value, and further values by name.
 
@@ -206,6 +209,7 @@ def simulated(
     import math
 
     from fireiron.sim import simulate
+    from fireiron.specs.fused import fused
 
     if program.spec.level.gpus is not None:
         return _on_all_gpus(program, symbols, arrays, judge, report)
@@ -217,7 +221,9 @@ def simulated(
         arrays, wrong = _after_copies(program, symbols, arrays, report)
         if wrong is not None:
             return wrong
-        if _block_tiles(program) is None or (wanted is None and work <= MULTIPLY_ADDS):
+        limited = seconds is not None and seconds < SIMULATED_SECONDS and fused(program.spec) is not None and work > ELEMENTS
+        whole = wanted is None and work <= MULTIPLY_ADDS
+        if _block_tiles(program) is None or (whole and not (limited and not _Sharing.of(program, symbols, total).is_shared)):
             report("blocks", total)
             result = simulate(program.ir, with_outputs(program, symbols, arrays), symbols)
             report("ran in", f"the simulator, {result.seconds:.2f} s")
@@ -398,6 +404,11 @@ class _Sharing:
                     starts[output, block, number] = start
                     blocks.setdefault((output, start), set()).add(block)
         return cls(starts, {key: frozenset(members) for key, members in blocks.items()})
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether an element of an output has several blocks."""
+        return any(len(members) > 1 for members in self.blocks.values())
 
     def _members(self, output: str, block: int, number: int) -> frozenset[int]:
         start = self.starts.get((output, block, number))
