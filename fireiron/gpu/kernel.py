@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import attrs
 
@@ -50,7 +50,14 @@ if TYPE_CHECKING:
 
     Scalar = float | numpy.number[Any] | numpy.bool_
 
-ArrayT = TypeVar("ArrayT")
+    class Shaped(Protocol):
+        """An array of NumPy, CuPy, PyTorch or JAX, for type checkers."""
+
+        @property
+        def shape(self) -> Any: ...
+
+
+ArrayT = TypeVar("ArrayT", bound="Shaped")
 
 __all__ = [
     "CompiledKernel",
