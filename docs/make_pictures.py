@@ -16,7 +16,7 @@ from fireiron.strategies import hopper
 
 FOLDER = Path(__file__).parent / "pictures"
 PICTURES = {
-    "hmma_ampere": (("tree", "tiles", "lanes", "banks", "timeline"), {"M": 512, "N": 512, "K": 512}),
+    "hmma_ampere": (("tree", "tiles", "lanes", "thread", "banks", "timeline"), {"M": 512, "N": 512, "K": 512}),
     "hopper": (("timeline",), {"M": 4096, "N": 4096, "K": 4096}),
     "maxwell": (("tree", "tiles", "banks"), {"M": 512, "N": 512, "K": 256}),
     "listing_2": (("tree", "tiles", "banks"), {"M": 512, "N": 512, "K": 256}),
@@ -29,6 +29,9 @@ PICTURES = {
 }
 """By strategy: the parts to draw, and the sizes."""
 
+THREAD = 37
+"""The thread whose registers are drawn: lane 5 of warp 1."""
+
 EPILOGUES = {"hopper_bias_relu": "relu(acc + bias[n])"}
 """By picture: the epilogue of `hopper`; the data flow is drawn."""
 
@@ -36,7 +39,10 @@ EPILOGUES = {"hopper_bias_relu": "relu(acc + bias[n])"}
 def drawn(strategy, kinds, sizes):
     """`(file, text)` of the pictures of a strategy."""
     bound = library.bind(library.find(strategy), sizes)
-    return [(FOLDER / f"{strategy.replace(':', '_')}_{one.name}.svg", one.svg) for one in draw(bound, kinds)]
+    return [
+        (FOLDER / f"{strategy.replace(':', '_')}_{one.name}.svg", one.svg)
+        for one in draw(bound, kinds, thread=THREAD * ("thread" in kinds))
+    ]
 
 
 def finished(name, text):

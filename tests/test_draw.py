@@ -19,7 +19,7 @@ from fireiron import *
 from fireiron.check.access_trace import AccessTrace
 from fireiron.check.banks import check_banks
 from fireiron.cli import main
-from fireiron.draw import KINDS, colors, copy_passes, flow, lanes, owners, ring, tiles, timeline
+from fireiron.draw import KINDS, colors, copy_passes, flow, lanes, owners, ring, thread, tiles, timeline
 from fireiron.draw import banks as banks_module
 from fireiron.draw.picture import Picture
 from fireiron.draw.shapes import Cells, Rect, Text, merged, wrapped
@@ -27,6 +27,7 @@ from fireiron.language import library
 from fireiron.sim.launch import SingleLaunch
 from fireiron.sim.plan import Plan
 from fireiron.strategies import attention, hopper_ragged
+from fireiron.values.expr import as_expr
 
 ROOT = Path(__file__).parent.parent
 NAMESPACE = "{http://www.w3.org/2000/svg}"
@@ -229,6 +230,70 @@ def test_owners_of_generated_strategies(seed):
         owned = picture.first >= 0
         assert (blocks[index][owned] == block).all() and owned.sum() == (blocks == block).sum()
         assert (threads[index][owned] == picture.first[owned]).all()
+
+
+REGISTERS = {
+    **{name: (name, {"M": 512, "N": 512, "K": 128}) for name in ("hmma_ampere", "hopper", "maxwell", "sgemm", "hmma_turing", "hmma_volta")},
+    "attention": ("attention", {}),
+    "softmax": ("softmax", {}),
+    "fragments": ("fp8_gemm", {}),
+}
+
+
+@pytest.mark.parametrize("case", REGISTERS)
+def test_registers_of_a_thread(case):
+    """Each number has the coordinates whose address is this number; and a thread has the elements that its statements access."""
+    name, sizes = REGISTERS[case]
+    program = program_of(name, **sizes)
+    kernel = program.lowered
+    access_trace = AccessTrace(kernel)
+    fixed = {"block": 0, **owners.sample_sizes(kernel, {})}
+    compared = 0
+    for buffer in (buffer for buffer in kernel.buffers if buffer.memory.private and buffer.register_origin):
+        uses = [use for use in access_trace.uses if use.access.buffer == buffer.name and owners.role(use) == "computed"]
+        owned = owners.owners(access_trace, uses, fixed) if uses and buffer.tensor.copies == 1 else None
+        for number in (0, 5, kernel.workers - 1):
+            array = thread.held(access_trace, buffer, number, fixed)
+            rows, columns = array.rows[array.own].tolist(), array.columns[array.own].tolist()
+            assert array.count == int(str(buffer.elements)) and len({*zip(rows, columns, strict=True)}) == array.count
+            vector = len(buffer.tensor.shape) == 1
+            if len(buffer.tensor.shape) <= 2:
+                places = [(column,) if vector else (row, column) for row, column in zip(rows, columns, strict=True)]
+                frame = access_trace.frame([("thread", np.array([number]))], fixed)
+                addresses = [int(np.max(frame.value(buffer.storage.address(tuple(map(as_expr, place)))))) for place in places]
+                assert addresses == [*range(array.count)]
+            if owned is None or owned.partial or not owned.lanes_known:
+                continue
+            of_thread = owned.points[0] == number
+            accessed = {
+                *zip(owned.rows[owned.points[1][of_thread]].tolist(), owned.columns[owned.points[2][of_thread]].tolist(), strict=True)
+            }
+            assert accessed == {*zip(rows, columns, strict=True)}
+            compared += 1
+    assert compared >= (0 if case in ("hopper", "fragments") else 3)
+
+
+def test_the_picture_of_a_thread():
+    """The accumulator of m16n8k16 has rows lane / 4 and 8 more, and two columns from lane % 4 * 2 on (PTX ISA)."""
+    program = program_of("hmma_ampere", M=512, N=512, K=512)
+    access_trace = AccessTrace(program.lowered)
+    (buffer,) = (buffer for buffer in program.lowered.buffers if buffer.name == "c_rf")
+    array = thread.held(access_trace, buffer, 37, {"block": 0})
+    first = [(int(array.rows[5, number]), int(array.columns[5, number])) for number in range(4)]
+    assert first == [(1, 66), (1, 67), (9, 66), (9, 67)]
+    picture = draw(program, "thread", thread=37)
+    shown = texts(picture)
+    assert "row    = warp_m * 64 + r // 2 % 8 * 8 + lane // 4" in shown and "with     lane = 5, warp_m = 0, warp_n = 1" in shown
+    assert "c_rf: 128 × 256 float32; 128 elements of the thread" in shown
+    assert "a_rf: 64 × 16 float16, 2 copies; 32 elements of the thread, 2 of which share a 32-bit register" in shown
+    for text in ("MatMul(128,256,512)(Block)", "MatMul(64,64,64)(Warp)"):
+        assert text in shown
+    assert any("Fragments whose lanes are not specified" in text for text in texts(draw(program_of("wmma_simple"), "thread")))
+    with pytest.raises(ArgumentError, match="no such thread") as caught:
+        draw(program, "thread", thread=256)
+    assert caught.value.legal == "0 ... 255"
+    with pytest.raises(ArgumentError, match="only the picture of a thread"):
+        draw(program, "tiles", thread=3)
 
 
 def test_permuted_lanes_of_a_warp():
@@ -547,6 +612,10 @@ def test_draw_command(tmp_path, capsys, monkeypatch):
     parsed(capsys.readouterr().out)
     assert main(["draw", "naive", "-o", "-"]) == 2
     assert main(["draw", "naive", "--what", "cats"]) == 2
+    assert main(["draw", "naive", "--what", "tiles", "--thread", "3", "-o", "-"]) == 2
+    capsys.readouterr()
+    assert main(["draw", "naive", "--what", "thread", "--thread", "3", "-o", "-"]) == 0
+    assert "Thread 3 of " in capsys.readouterr().out
     (tmp_path / "mine.py").write_text("from fireiron import *\nfast = MatMul.tile(8, 8).to(Block).tile(1, 1).to(Thread).split(1).done()\n")
     assert main(["draw", "mine.py:fast", "-M", "16", "-N", "16", "-K", "4"]) == 0
     assert Path("mine_fast.html").exists()

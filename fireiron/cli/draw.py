@@ -6,17 +6,18 @@ import argparse
 from pathlib import Path
 
 from fireiron.cli import graphs
-from fireiron.cli.arguments import Add, add_strategy, program_of
+from fireiron.cli.arguments import Add, add_strategy, natural, program_of
 from fireiron.cli.output import print_json, working
 
 
 def register(add: Add) -> None:
     """Add the command."""
-    command = add("draw", run, "draw the tree, tiles and their owners, lane maps, banks, the pipeline")
+    command = add("draw", run, "draw the tree, tiles and their owners, lane maps, the elements of a thread, banks, the pipeline")
     add_strategy(command)
     command.set_defaults(verbatim=True)
-    kinds = "tree, flow, tiles, lanes, banks, timeline"
+    kinds = "tree, flow, tiles, lanes, thread, banks, timeline"
     command.add_argument("--what", metavar="KINDS", help=f"what to draw, separated by commas: {kinds} (default: all)")
+    command.add_argument("--thread", type=natural, default=0, metavar="N", help="the thread of the picture thread (0)")
     text = "a page (.html), one picture (.svg or .png), a folder of SVG files, or - for SVG on standard output (default: STRATEGY.html)"
     command.add_argument("-o", dest="output", metavar="FILE", help=text)
     command.add_argument("--html", metavar="FILE", help="write a page with the tree next to the CUDA text, with lines linked to steps")
@@ -62,7 +63,10 @@ def _pictures(arguments: argparse.Namespace) -> int:
         raise ArgumentError("standard output takes one picture", got=list(what), hint="--what tree")
     with working(f"drawing {arguments.strategy}"):
         graph = graphs.graph_of(arguments)
-        gallery = draw(program_of(arguments), what) if graph is None else draw(graph, what, architecture=arguments.arch)
+        if graph is None:
+            gallery = draw(program_of(arguments), what, thread=arguments.thread)
+        else:
+            gallery = draw(graph, what, architecture=arguments.arch, thread=arguments.thread)
     assert isinstance(gallery, Gallery)
     if arguments.output == "-":
         svg = gallery.pictures[0].svg

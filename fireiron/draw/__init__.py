@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     Kernels: TypeAlias = Strategy | Program | CompiledKernel
     Graphs: TypeAlias = KernelGraph | GraphProgram | CompiledGraph
 
-PictureName: TypeAlias = Literal["tree", "flow", "tiles", "lanes", "banks", "timeline"]
+PictureName: TypeAlias = Literal["tree", "flow", "tiles", "lanes", "thread", "banks", "timeline"]
 """The name of one kind of picture."""
 
-KINDS: Final = ("tree", "flow", "tiles", "lanes", "banks", "timeline")
+KINDS: Final = ("tree", "flow", "tiles", "lanes", "thread", "banks", "timeline")
 """The kinds of pictures."""
 
 
@@ -42,6 +42,7 @@ def draw(
     *,
     sizes: Mapping[str, int] | None = None,
     architecture: Architecture | str | None = None,
+    thread: int = 0,
     overwrite: bool = False,
 ) -> Picture: ...
 
@@ -54,6 +55,7 @@ def draw(
     *,
     sizes: Mapping[str, int] | None = None,
     architecture: Architecture | str | None = None,
+    thread: int = 0,
     overwrite: bool = False,
 ) -> Picture: ...
 
@@ -66,6 +68,7 @@ def draw(
     *,
     sizes: Mapping[str, int] | None = None,
     architecture: Architecture | str | None = None,
+    thread: int = 0,
     overwrite: bool = False,
 ) -> Gallery: ...
 
@@ -78,6 +81,7 @@ def draw(
     *,
     sizes: Mapping[str, int] | None = None,
     architecture: Architecture | str | None = None,
+    thread: int = 0,
     overwrite: bool = False,
 ) -> Picture | Gallery: ...
 
@@ -89,6 +93,7 @@ def draw(
     *,
     sizes: Mapping[str, int] | None = None,
     architecture: Architecture | str | None = None,
+    thread: int = 0,
     overwrite: bool = False,
 ) -> Picture | Gallery:
     """Draw a bound strategy, a program or a compiled kernel; or a kernel graph.
@@ -97,9 +102,9 @@ def draw(
     the GPUs of a node, it shows which GPU stores what, and the launches on a time axis with the link.
 
     Args: `what` is `"tree"` (decompositions), `"flow"` (between the steps of a definition), `"tiles"` (owners of elements), `"lanes"`
-        (lane maps of instructions), `"banks"` (of shared memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file
-        (`.svg`, `.png`, `.html`) or a folder to write; `sizes` values for run-time sizes; `architecture` the target of a strategy (its
-        own by default).
+        (lane maps of instructions), `"thread"` (the elements in the registers of the thread `thread` of a block), `"banks"` (of shared
+        memory), `"timeline"` (of a pipeline), several of them, or `"all"`; `to` a file (`.svg`, `.png`, `.html`) or a folder to write;
+        `sizes` values for run-time sizes; `architecture` the target of a strategy (its own by default).
     Returns: a picture for one name, a gallery for several; notebooks display both.
     Raises: an `ArgumentError` for an unknown name; an `IncompleteError` if the strategy has open leaves, except for the tree and
         the flow.
@@ -114,11 +119,17 @@ def draw(
     names = _names(what)
     if not names:
         raise ArgumentError("nothing to draw", legal=(*KINDS, "all"))
+    if thread and "thread" not in names:
+        raise ArgumentError(
+            f"thread={thread}: only the picture of a thread has one",
+            got=names,
+            hint='draw(strategy, "thread", thread=37), or --what thread',
+        )
     graph = graph_of(strategy, architecture)
     if graph is not None:
-        return _drawn_graph(graph, tuple(dict.fromkeys(names)), what == "flow", to, sizes or {}, overwrite)
+        return _drawn_graph(graph, tuple(dict.fromkeys(names)), what == "flow", to, sizes or {}, thread, overwrite)
     program = program_of(strategy, architecture)
-    pictures = tuple(_drawn(program, name, _sizes(program, sizes or {})) for name in dict.fromkeys(names))
+    pictures = tuple(_drawn(program, name, _sizes(program, sizes or {}), thread) for name in dict.fromkeys(names))
     if isinstance(what, str) and what != "all":
         if to is not None:
             pictures[0].save(to, overwrite=overwrite)
@@ -196,7 +207,13 @@ def graph_of(value: Any, architecture: Any = None) -> GraphProgram | None:
 
 
 def _drawn_graph(
-    program: GraphProgram, names: tuple[str, ...], alone: bool, to: str | Path | None, sizes: Mapping[str, int], overwrite: bool
+    program: GraphProgram,
+    names: tuple[str, ...],
+    alone: bool,
+    to: str | Path | None,
+    sizes: Mapping[str, int],
+    thread: int,
+    overwrite: bool,
 ) -> Picture | Gallery:
     """Draw a graph: its flow, then each kernel."""
     import attrs
@@ -209,7 +226,7 @@ def _drawn_graph(
     pictures: list[Picture] = [*flow]
     for kernel, part in program.kernels.items():
         own = {name: value for name, value in sizes.items() if name in {size.name for size in part.sizes}}
-        drawn = (_drawn(part, name, own) for name in names if name != "flow")
+        drawn = (_drawn(part, name, own, thread) for name in names if name != "flow")
         pictures += [attrs.evolve(picture, name=f"{kernel}_{picture.name}", title=f"{kernel}: {picture.title}") for picture in drawn]
     if alone:
         if to is not None:
@@ -239,7 +256,7 @@ def _check_sizes(what: str, known: Mapping[str, Var], sizes: Mapping[str, int]) 
     return sizes
 
 
-def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
+def _drawn(program: Program, name: str, sizes: Mapping[str, int], thread: int) -> Picture:
     if name == "tree":
         from fireiron.draw.tree import tree
 
@@ -256,6 +273,10 @@ def _drawn(program: Program, name: str, sizes: Mapping[str, int]) -> Picture:
         from fireiron.draw.lanes import lanes
 
         return lanes(program)
+    if name == "thread":
+        from fireiron.draw.thread import thread_picture
+
+        return thread_picture(program, thread, sizes)
     if name == "banks":
         from fireiron.draw.banks import banks
 
