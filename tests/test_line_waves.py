@@ -41,6 +41,29 @@ def test_stages_of_a_persistent_block_that_hold_all_of_k():
     assert aligned(depth=192, **wide) < 0.95 * aligned(**wide), "one step more than all stages"
 
 
+def test_stages_across_lines_that_hold_all_of_k():
+    """7490 x 4624 x 256 (2026-11-30-h200-choice-3): three stages of 184 x 192 tiles took 5 % longer than four of 184 x 128."""
+
+    def across(**values):
+        return us((128, 32), 7490, 4624, 256, num_blocks=132, bm=184, wm=184, epi_m=184, **values)
+
+    assert across(bn=128, wn=64, stages=4) < across(bn=192, wn=64, stages=3)
+    assert line_waves._unfetched(tiling(num_blocks=132)) > 0.9 and line_waves._unfetched(tiling()) == 0, "only of persistent blocks"
+
+
+def test_stores_by_threads():
+    """Odd sizes: pieces overlap (2039 x 1517 x 483: 17.3 us in 3 pieces, else 19.7), and low tiles take longer (100 x 99 x 769: 8.6, 9.3 us)."""
+
+    def copied(rows, columns, depth, **values):
+        work = Work(rows, columns, depth, along_c=(False, True), copied=True)
+        return estimated_us(work, values)
+
+    wide = {"bm": 128, "bn": 192, "wm": 64, "wn": 192, "epi_m": 64}
+    assert copied(2039, 1517, 483, **wide, epi_n=64, stages=5) < 0.95 * copied(2039, 1517, 483, **wide, epi_n=192, stages=4)
+    tall, low = {"bm": 64, "bn": 16, "wm": 64, "wn": 16, "epi_n": 16}, {"bm": 16, "bn": 64, "wm": 16, "wn": 64, "epi_m": 16}
+    assert copied(100, 99, 769, **tall, bk=128, stages=8) < 1.02 * copied(100, 99, 769, **low, bk=64, stages=16)
+
+
 def test_more_work_takes_longer():
     base = us()
     assert us(depth=4000) > base and us(rows=4000) > base and us(columns=4000) > base and us(batch=2) > base and us(bytes=4) > base
@@ -60,10 +83,10 @@ def test_the_correction_is_limited():
     assert line_waves.estimated_us(tiling(), terms=terms) <= plain * math.exp(line_waves.LARGEST_CORRECTION) * 1.001
 
 
-def tiling():
+def tiling(**values):
     from fireiron.language import waves
 
-    return waves._tiling(Work(851, 1048, 6048, row_alignments=(64, 16)), TILE)
+    return waves._tiling(Work(8510 if values else 851, 1048, 6048, row_alignments=(64, 16)), {**TILE, **values})
 
 
 def test_terms_name_properties():
@@ -99,4 +122,4 @@ def test_the_estimate_chooses_fast_tiles_among_measured_ones():
         chosen = min(tiles, key=lambda name, work=work, tiles=tiles: estimated_us(work, tiles[name]))
         ratios.append(min(map(times.get, tiles)) / times[chosen])
     assert len(ratios) == 118
-    assert math.prod(ratios) ** (1 / len(ratios)) > 0.975 and min(ratios) > 0.8
+    assert math.prod(ratios) ** (1 / len(ratios)) > 0.98 and min(ratios) > 0.8

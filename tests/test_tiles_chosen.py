@@ -80,6 +80,15 @@ def test_a_record_rates_its_tile_at_other_sizes():
     assert "bm=128 bn=256" not in chosen([near[0][1].record], other).why
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(12288, 1024), (8192, 8192)])
+def test_distant_records_do_not_decide_about_few_steps(rows, columns):
+    """128 x 256 tiles with three stages took 13 and 7 % longer than the best tile for K = 256 (2026-12-01-h200-choice-6)."""
+    records = Records.shipped()
+    spec = hopper.spec(rows, columns, 256, A=RowMajor, B=RowMajor, C=RowMajor)
+    values = candidates(records, Question(spec, as_architecture("sm_90a")))[0].values
+    assert (values["bm"], values["bn"]) in ((192, 128), (128, 192))
+
+
 def test_element_types_change_steps_and_chunks():
     """A step along k has equally many bytes; float32 C leaves room for chunks of 128 bytes, float16 for a whole tile."""
     record = record_of(hopper.spec(4096, 4096, 4096, B=ColMajor), WIDE, 176.4)

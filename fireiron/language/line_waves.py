@@ -36,6 +36,9 @@ COPIED_BYTES: Final = 16
 SECTOR_BYTES: Final = 32
 """Bytes of a sector, a quarter of a line."""
 
+ROWS: Final = 64
+"""Rows of A of a `wgmma`; columns of B in the transposed form."""
+
 
 @frozen
 class Tiling:
@@ -123,6 +126,7 @@ class LineParameters:
         block: each further block of an SM in a wave.
         next_wave: each further wave of blocks that are not persistent.
         piece, piece_next: in the first wave and in further ones, each piece of C after the first one: the warpgroup waits for the store.
+        divided: a tile that is stored in several pieces.
         fill: one pass over all stages of a block, from the copy to the MMA that reads it. Stages after `most_filled` elements along k do
             not help.
         iteration: by cluster size, each step along k, if nothing else takes longer: blocks of a cluster wait for each other in each step.
@@ -137,8 +141,8 @@ class LineParameters:
         out, inside_row: clocks per row of at most 128 bytes that TMA copies to a block, out of bounds and inside.
         memory: bytes per microsecond.
         stored: clocks to store an element of a tile.
-        by_threads: microseconds per element of a warpgroup's part of a tile, if TMA cannot store it, because rows of C are not multiples of
-            16 bytes.
+        by_threads: microseconds per element of a piece of a warpgroup, if threads store it: rows of C are not multiples of 16 bytes.
+            Stores of a piece overlap with the preparation of the next one.
         clock: MHz.
 
     Factors:
@@ -152,6 +156,8 @@ class LineParameters:
         transposed: the increase of the time of MMAs in the transposed form.
         hidden: for a wave and its stores, if a persistent block overlaps them with the loads of its next tile.
         stored_next: for the stores of further waves.
+        unfetched: for these stores and the root of the part of K that the stages of a persistent block do not hold: its copies start
+            after the store. For aligned rows, a term of the correction has this effect.
         cluster_kinds: by blocks of a cluster along rows and columns, for the rest of the time; `large_clusters` for others.
         eight_next: for clusters of eight blocks in several waves: a cluster starts when all blocks of another one have ended.
         four_next: the same for clusters of 1 x 4: the mean error of 24 times.
@@ -162,6 +168,9 @@ class LineParameters:
         filling: the activities of a block and the fills of its stages.
         limited: the activities of blocks and memory traffic.
         delayed: the activities of a block, and the copies of a block with rows out of bounds.
+
+    Other exponents:
+        low: of the ratio by which a tile that threads store has fewer than 64 rows.
     """
 
     launch: float = 1.729
@@ -179,8 +188,10 @@ class LineParameters:
     next_wave: float = 1.615
     hidden: float = 0.4457
     stored_next: float = 1.131
+    unfetched: float = 0.155
     piece: float = 0.02774
     piece_next: float = 0.28
+    divided: float = 0.06
     products: float = 3544.0
     transposed: float = 0.007863
     read: float = 663.8
@@ -214,6 +225,7 @@ class LineParameters:
     four_next: float = 1.03
     square_next: float = 1.15
     by_threads: float = 0.0001
+    low: float = 0.0722
     clock: float = 1980.0
 
 
@@ -232,6 +244,8 @@ ALIGNED: Final = LineParameters(
     four_next=1.0,
     most_filled=math.inf,
     iteration=MappingProxyType({1: 0.0, 2: 0.0, 4: 0.0, 8: 0.0}),
+    divided=0.0,
+    unfetched=0.0,
     launch=1.9274,
     wave=0.4142,
     fill=1.1904,
@@ -290,6 +304,7 @@ TERMS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
         ("occupied", "eights"): -0.0494,
         ("uneven_b", "fours_m"): -0.007,
         ("shallow", "square"): 0.0113,
+        ("one", "large"): -0.007,
     }
 )
 """The coefficients of products of properties in the correction; `_properties` defines the properties.
@@ -345,7 +360,9 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     waves = -(-t.tiles // (t.resident * t.blocks))
     multiplied = t.height * t.width * t.bytes / p.products * (1 if t.upright else 1 + p.transposed)
     clocks = t.padded_depth * _overlapped(t.tiles_per_sm * multiplied, _copied(t, p), p.blocked) * _crowded(t, waves, p)
-    size = min(math.prod(t.cluster), max(p.cluster_launch))
+    size = t.cluster[0] * t.cluster[1]
+    if size not in p.cluster_launch:
+        size = max(p.cluster_launch)
     passes = max(0.0, t.padded_depth / min(t.ring, p.most_filled) - 1)
     fills = waves * (passes * p.fill + t.padded_depth / t.step * p.iteration[size])
     in_blocks = _overlapped(clocks / p.clock, fills, p.filling)
@@ -354,12 +371,22 @@ def _uncorrected_us(tiling: Tiling, parameters: LineParameters) -> float:
     next_wave = 0.0 if t.persistent else (t.tiles_per_sm - waves) * p.block + (waves - 1) * p.next_wave
     hidden = p.hidden if t.persistent else 1.0
     stores = t.height * t.width * p.stored / p.clock
-    first, further = stores + (t.pieces - 1) * p.piece, stores * p.stored_next + (t.pieces - 1) * p.piece_next
-    edges = p.wave + first + (waves - 1) * hidden * (p.wave + further) + next_wave
+    first = stores + (t.pieces - 1) * p.piece + (p.divided if t.pieces > 1 else 0.0)
+    further = stores * p.stored_next + (t.pieces - 1) * p.piece_next
+    edges = p.wave + first + (waves - 1) * (hidden * (p.wave + further) + _unfetched(t) * stores * p.unfetched) + next_wave
     running = edges + _overlapped(in_blocks, _from_memory(t, p), p.limited)
-    running += t.tiles_per_sm * _stored_by_threads(t) * p.by_threads
+    by_threads = t.columns * t.result_bytes % COPIED_BYTES > 0  # C counts as row-major
+    if by_threads:
+        running += t.tiles_per_sm * t.height * t.width / (t.groups * t.pieces) * p.by_threads
     kind = p.cluster_kinds.get(t.cluster, p.large_clusters) * (_next_clusters(t.cluster, p) if waves > 1 else 1.0)
-    return p.launch + p.cluster_launch[size] + kind * running
+    time = p.launch + p.cluster_launch[size] + kind * running
+    return time * (ROWS / t.height) ** p.low if by_threads and t.height < ROWS else time
+
+
+def _unfetched(tiling: Tiling) -> float:
+    """Return the root of the part of K that the stages of a persistent block do not hold: it is copied after the store of a tile."""
+    t = tiling
+    return math.sqrt(max(0.0, 1 - t.ring / t.padded_depth)) if t.persistent else 0.0
 
 
 def _next_clusters(cluster: tuple[int, int], parameters: LineParameters) -> float:
@@ -391,12 +418,6 @@ def _crowded(tiling: Tiling, waves: int, parameters: LineParameters) -> float:
 
 BALANCED: Final = 0.7
 """The fraction of SMs up to which a single wave is balanced."""
-
-
-def _stored_by_threads(tiling: Tiling) -> float:
-    """Return the elements of C that each warpgroup stores without TMA; C counts as row-major."""
-    t = tiling
-    return t.height * t.width / t.groups if t.columns * t.result_bytes % COPIED_BYTES else 0.0
 
 
 def _copied_past_end(tiling: Tiling, parameters: LineParameters) -> float:
@@ -445,16 +466,17 @@ def _properties(tiling: Tiling) -> dict[str, float]:
 
     `past_rows` and `past_columns` are the shares of rows and columns past the end, at most 1. `thin_parts` is the logarithm by which the
     part of A that a block loads for its cluster has fewer rows than `THIN`, and `short_columns` that by which the tiles of a column of four
-    and more blocks are shorter than `SHORT`. `unfetched` is the logarithm by which K exceeds all stages of a persistent block.
+    and more blocks are shorter than `SHORT`. `unfetched` is the logarithm by which K exceeds all stages of a persistent block, and
+    `large` that by which a tile exceeds 128 x 128.
     """
     t = tiling
     cm, cn = t.cluster
-    depth = math.log2(t.depth / 1024)
+    depth, height, width = math.log2(t.depth / 1024), math.log2(t.height / 128), math.log2(t.width / 128)
     wave = t.resident * t.blocks
     return {
         "one": 1.0,
-        "height": math.log2(t.height / 128),
-        "width": math.log2(t.width / 128),
+        "height": height,
+        "width": width,
         "rows": math.log2(t.rows / 1024),
         "depth": depth,
         "long": max(0.0, depth),
@@ -468,6 +490,7 @@ def _properties(tiling: Tiling) -> dict[str, float]:
         "uneven_a": float(t.row_alignments[0] < SECTOR_BYTES),
         "uneven_b": float(t.row_alignments[1] < SECTOR_BYTES),
         "aligned_a": float(t.row_alignments[0] == LINE_BYTES),
+        "large": max(0.0, height + width),
         "three_groups": float(t.groups == 3),
         "persistent": float(t.persistent),
         "unfetched": max(0.0, math.log2(t.padded_depth / t.ring)) * t.persistent,

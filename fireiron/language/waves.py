@@ -12,7 +12,7 @@ from typing import Final
 from fireiron.frozen import frozen
 from fireiron.ir.cluster import SM_COUNT, concurrent_blocks
 from fireiron.language import line_waves
-from fireiron.language.line_waves import COPIED_BYTES, LINE_BYTES, Tiling
+from fireiron.language.line_waves import COPIED_BYTES, LINE_BYTES, ROWS, Tiling
 
 
 @frozen
@@ -83,9 +83,6 @@ SHARED_BYTES: Final = 227 * 1024
 
 MOST_BLOCKS: Final = 16
 """Maximum number of resident blocks per SM in this estimate."""
-
-ROWS: Final = 64
-"""Rows of A of a `wgmma`; columns of B in the transposed form."""
 
 
 def estimated_us(work: Work, values: Mapping[str, int]) -> float:

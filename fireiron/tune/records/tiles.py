@@ -47,11 +47,14 @@ OTHER_BITS: Final = 2.0
 CERTAIN: Final = 0.1
 """Distance within which a record determines nearly all that is known about its tile."""
 
-DOUBT: Final = 3.0
-"""Weight of the estimate alone, compared with a record at distance 1."""
+NEAR: Final = 0.3
+"""Distance within which a record says more about its tile than the estimate."""
 
-DOUBT_ACROSS: Final = 30.0
-"""The same if rows are not aligned to L2 lines, or copied: records say less about other sizes (perf/results/2026-11-30-h200-first)."""
+DOUBT: Final = 3.0
+"""Weight of the estimate alone, compared with a record at distance 1, if a record of the tile is near."""
+
+DOUBT_FAR: Final = 30.0
+"""The same if none is near: records say little about other sizes (decision 180)."""
 
 UNSEEN: Final = 0.03
 """Relative time added to the estimate of a tile without a record: measured tiles were chosen from many."""
@@ -246,15 +249,24 @@ Corrections = Mapping[tuple[int | None, ...], float]
 """The logarithm of expected by estimated time, by tile."""
 
 
-def corrections(near: Iterable[tuple[float, Known]], doubt: float = DOUBT) -> Corrections:
-    """Return the corrections by records; `near` has records with their distances, and `doubt` is the weight of the estimate alone."""
+def corrections(near: Iterable[tuple[float, Known]]) -> Corrections:
+    """Return the corrections by records; `near` has records with their distances."""
     weights: dict[tuple[int | None, ...], list[tuple[float, float]]] = {}
+    doubts: dict[tuple[int | None, ...], float] = {}
     for distance, known_tile in near:
         weights.setdefault(known_tile.tile, []).append((1 / (distance**2 + CERTAIN), known_tile.off))
-    return {
-        tile: (doubt * UNSEEN + sum(weight * off for weight, off in each)) / (doubt + sum(weight for weight, _ in each))
-        for tile, each in weights.items()
-    }
+        if distance <= NEAR:
+            doubts[known_tile.tile] = DOUBT
+    return {tile: _corrected(each, doubts.get(tile, DOUBT_FAR)) for tile, each in weights.items()}
+
+
+def _corrected(weights: Iterable[tuple[float, float]], doubt: float) -> float:
+    """Return the mean of corrections by their weights, and of `UNSEEN` by the weight `doubt`."""
+    total, offs = doubt, doubt * UNSEEN
+    for weight, off in weights:
+        total += weight
+        offs += weight * off
+    return offs / total
 
 
 def expected_us(problem: Problem, values: Mapping[str, int], corrected: Corrections) -> float:
@@ -295,7 +307,7 @@ def _candidates(same: _Same, spec: Spec, target: Architecture) -> Sequence[Candi
     in_every_cluster: set[Any] = set()
     if not near:
         return ()
-    corrected = corrections(near, DOUBT_ACROSS if problem.work.across_lines or problem.work.copied else DOUBT)
+    corrected = corrections(near)
 
     def add(name: str, tiles: Iterable[tuple[Kind, Mapping[str, int]]], record: Record | None, distance: float) -> None:
         for kind, values in tiles:
