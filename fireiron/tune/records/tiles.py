@@ -22,8 +22,8 @@ from fireiron.frozen import frozen
 from fireiron.ir.cluster import concurrent_blocks
 from fireiron.ir.rewrite import by_identities
 from fireiron.language.library import by_warpgroups, default_strategy, in_clusters, of_bytes, tiles_of, work_of
-from fireiron.language.line_waves import LINE_BYTES
-from fireiron.language.waves import ROWS, Work, estimated_us, is_copied, row_alignment
+from fireiron.language.line_waves import LINE_BYTES, ROWS
+from fireiron.language.waves import Work, estimated_us, is_copied, row_alignment
 from fireiron.spec import Spec
 from fireiron.tune.record import Record, describe
 from fireiron.tune.records.choosing import AS_NEAR, MOST_TRIES, Choice, Question
