@@ -39,10 +39,8 @@ EPILOGUES = {"hopper_bias_relu": "relu(acc + bias[n])"}
 def drawn(strategy, kinds, sizes):
     """`(file, text)` of the pictures of a strategy."""
     bound = library.bind(library.find(strategy), sizes)
-    return [
-        (FOLDER / f"{strategy.replace(':', '_')}_{one.name}.svg", one.svg)
-        for one in draw(bound, kinds, thread=THREAD * ("thread" in kinds))
-    ]
+    pictures = draw(bound, kinds, thread=THREAD if "thread" in kinds else 0)
+    return [(FOLDER / f"{strategy.replace(':', '_')}_{picture.name}.svg", picture.svg) for picture in pictures]
 
 
 def finished(name, text):

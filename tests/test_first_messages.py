@@ -233,3 +233,24 @@ def test_export_without_a_compiler_names_the_option_that_needs_none(write, capsy
     assert main(["export", write("mine.py", SOFTMAX), "-o", "out", "--arch", "sm_90"]) == 2
     assert "cubin=False (--no-cubin) writes the files without machine code; or pip install" in capsys.readouterr().err
     assert main(["export", "mine.py", "-o", "out", "--no-cubin", "--arch", "sm_90"]) == 0
+
+
+@pytest.mark.parametrize("command", [["run", "--simulate"], ["check"]])
+def test_an_own_instruction_is_printed_before_it_passes(command, write, capsys):
+    """The simulator uses the meaning of an instruction, so a text that cannot be printed would not be noticed."""
+    text = """import attrs
+from fireiron import *
+from fireiron.language.tree import Executable
+@attrs.frozen
+class Bad(Executable):
+    name: str = "BAD"
+    def mismatches(self, spec, architecture):
+        return ()
+    def cuda(self, printer, statement):
+        return "c += a * b;"
+problem = MatMul(16, 16, 8)
+strategy = MatMul.tile(16, 16).to(Block).epilog(RF).tile(1, 1).to(Thread).split(1).done(Bad())
+"""
+    assert main([command[0], write("mine.py", text), *command[1:]]) == 1
+    captured = capsys.readouterr()
+    assert "Bad.cuda(printer, statement) must return a list of lines" in captured.out + captured.err and "PASS" not in captured.out

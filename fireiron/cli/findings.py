@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fireiron.cli.folded import table
 from fireiron.cli.output import paint, width_of_output
-from fireiron.cli.texts import examined
+from fireiron.cli.texts import examined, print_own_instructions
 from fireiron.errors import KERNEL_ERRORS, FireironError, IncompleteError, MatchError, ResourceError, SynchronizationError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def findings_of(program: Program) -> list[Any]:
 
     try:
         require_complete(program.tree)
+        print_own_instructions(program)
         return list(ordered((*findings(program), *check_events(program), *_of_texts(program))))
     except KERNEL_ERRORS as error:
         return [finding_of_error(error)]

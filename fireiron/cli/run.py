@@ -11,7 +11,7 @@ from fireiron.cli import graphs
 from fireiron.cli.arguments import Add, add_strategy, natural, positive, run_time_sizes, scalar, strategy_of, takes_run_time_sizes
 from fireiron.cli.output import progress, working
 from fireiron.cli.report import EXACT, INTEGERS, NORMAL, Report, placed
-from fireiron.cli.texts import examined
+from fireiron.cli.texts import examined, print_own_instructions
 from fireiron.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         architecture = arguments.arch or (target_for(launch.device_arch()) if gpu else None)
         strategy = strategy_of(arguments, architecture=architecture)
         program = strategy.program(arguments.arch or architecture)
-        _ = program.ir  # report errors before the first line of output
+        print_own_instructions(program)  # report errors before the first line of output
         gpu = gpu and program.spec.level.gpus is None  # the GPUs of a node need a process each
     symbols = symbol_values(program.spec, run_time_sizes(arguments, program.spec))
     seed = time.time_ns() % 2**32 if arguments.seed is None else arguments.seed

@@ -72,6 +72,14 @@ def examined(program: Program) -> Text | None:
     return Text(names, summary, compiled, error, () if error is not None else trials(program.ir))
 
 
+def print_own_instructions(program: Program) -> None:
+    """Print a kernel with instructions of users, whose text the simulator does not use, so that errors of their text are reported."""
+    from fireiron.ir import execs
+
+    if any(not type(stmt.instruction).__module__.startswith("fireiron.") for stmt, _ in execs(program.ir.body)):
+        _ = program.cuda
+
+
 def _compiled(program: Program) -> tuple[str, bool, LaunchError | None]:
     """Return the compiler's result as text, whether a compiler is installed, and its error."""
     from fireiron.gpu.kernel import CompiledKernel
