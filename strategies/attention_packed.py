@@ -36,6 +36,9 @@ SIZES = (128, 512, 64)
 TILE = 128
 """Number of queries in a tile."""
 
+MOST_ELEMENTS = 256
+"""The most elements of a head."""
+
 RANGES = dict.fromkeys(("begin", "end", "inner", "outer", "low", "high"), int32)
 
 bm = Tunable("bm", 128, 64)
@@ -220,7 +223,8 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
     """Compute attention of packed tokens q[tokens, heads, d] to k[tokens, groups, d] and v: an array like q.
 
     `offsets`, `keys`, `causal` and `window` as for `ranges`; `scale` is 1 / sqrt(d) by default. Tokens are contiguous rows.
-    The tokens past the last whole tile take a second launch. PyTorch tensors that require a gradient have one.
+    The tokens past the last whole tile take a second launch. PyTorch tensors that require a gradient have one. Heads of up to 256 elements
+    that are not a multiple of 16 (or are 16, without TMA) are copied first, and padded with zeros.
 
     With `lse`, return the log-sum-exp of the scores, too: an array[tokens, heads] of float32.
 
@@ -232,14 +236,16 @@ def attend(q, k, v, offsets, keys=None, causal=False, window=None, scale=None, a
     is past the last offset. NaN in q or k reaches only queries that attend to the key. With `isolated`, arrays are copied so that each
     sequence begins at a tile. Then no number of a sequence reaches another one, also in gradients.
 
-    Raises: ArgumentError if shapes do not match, and for other positions in `score`; for gradients, those of
-    `attention_packed_backward.gradients`.
+    Raises: ArgumentError if shapes do not match, for heads of more than 256 elements, and for other positions in `score`; for gradients,
+    those of `attention_packed_backward.gradients`.
     """
     _, heads, d = q.shape
     groups = k.shape[1]
     if tuple(k.shape) != tuple(v.shape) or k.shape[2] != d or heads % groups:
         got = f"{tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         raise ArgumentError("attend: shapes do not match", got=got, legal="q[tokens,heads,d], k[tokens,groups,d], v[tokens,groups,d]")
+    if not 0 < d <= MOST_ELEMENTS:
+        raise ArgumentError("attend: no kernel has heads of this size", got=f"{d} elements", legal=f"1 to {MOST_ELEMENTS}")
     require_score(score, keys is None and (causal or window is not None))
     options = keys, causal, window, scale, architecture, isolated, score
     if any(getattr(array, "requires_grad", False) for array in (q, k, v)):
@@ -262,9 +268,37 @@ def require_score(score, has_distances):
 def _attended(q, k, v, offsets, keys, causal, window, scale, architecture, isolated, score, lse):
     """Return the result, and with `lse` the log-sum-exp."""
     low, high = ranges(offsets, len(q), keys, causal, window)
-    scale = q.shape[2] ** -0.5 if scale is None else scale
+    d = q.shape[2]
+    scale = d**-0.5 if scale is None else scale
     compute = functools.partial(_isolated, offsets, offsets if keys is None else keys) if isolated and len(q) and len(k) else _in_tiles
-    return compute(q, k, v, low, high, scale, architecture, lse, score)
+    elements = _elements(d, _target(architecture))
+    if elements == d:
+        return compute(q, k, v, low, high, scale, architecture, lse, score)
+    results = compute(*(padded(array, len(array), elements) for array in (q, k, v)), low, high, scale, architecture, lse, score)
+    return (results[0][..., :d], results[1]) if lse else results[..., :d]
+
+
+def _elements(d, target):
+    """Return the least number of elements of a head, at least `d`, for which the target has a kernel."""
+    return max(16 if target.name == "sm_90a" else 32, -(-d // 16) * 16)
+
+
+def padded(array, rows, elements=None):
+    """Return an array with zeros for missing rows and elements; itself if nothing is missing."""
+    shape = (rows, *array.shape[1:-1], array.shape[-1] if elements is None else elements)
+    if tuple(array.shape) == shape:
+        return array
+    if hasattr(array, "new_empty"):
+        wide = array.new_empty(shape)
+    else:
+        import numpy
+
+        wide = numpy.empty(shape, array.dtype)
+    wide[: array.shape[0], ..., : array.shape[-1]] = array
+    wide[array.shape[0] :] = 0
+    if shape[-1] > array.shape[-1]:
+        wide[..., array.shape[-1] :] = 0
+    return wide
 
 
 def _in_tiles(q, k, v, low, high, scale, architecture, lse, score=None):

@@ -20,7 +20,7 @@ from fireiron import *
 from fireiron.errors import ArgumentError
 from fireiron.strategies import _isolated, attention_backward
 from fireiron.strategies.attention import LOG2_E
-from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles, ranges, require_score, score_with
+from fireiron.strategies.attention_packed import RANGES, TILE, of_tiles, padded, ranges, require_score, score_with
 from fireiron.values.machine import as_architecture
 
 SIZES = (512, 128, 128)
@@ -248,9 +248,9 @@ def _in_tiles(of_queries, of_keys, low, high, scale, architecture, score):
     elements = next(size for size in HEADS if size >= d)
     shared, dtype = heads // groups, bfloat16 if "bfloat16" in str(q.dtype) else float16
     m, n = -(-tokens // QUERIES) * QUERIES, -(-count // TILE) * TILE
-    o, grad, q = (_padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
-    k, v = (_padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
-    sums = [_padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
+    o, grad, q = (padded(array, m, elements).reshape(m, groups, shared, elements) for array in (o, grad, q))
+    k, v = (padded(array, n, elements).reshape(n // TILE, TILE, groups, elements) for array in (k, v))
+    sums = [padded(array, m).reshape(m, groups, shared) for array in ((lse,) if lse_grad is None else (lse, lse_grad))]
     low, high = (bound.reshape(n // TILE, TILE) for bound in (low, high))
     bounds = *of_tiles(low, high), low, high
     call = graph(elements, heads, groups, dtype, architecture, lse_grad is not None, score)
@@ -266,21 +266,3 @@ def _is_deterministic(deterministic, q):
     import torch
 
     return torch.are_deterministic_algorithms_enabled()
-
-
-def _padded(array, rows, elements=None):
-    """Return an array with zeros for missing rows and elements; itself if nothing is missing."""
-    shape = (rows, *array.shape[1:-1], array.shape[-1] if elements is None else elements)
-    if tuple(array.shape) == shape:
-        return array
-    if hasattr(array, "new_empty"):
-        wide = array.new_empty(shape)
-    else:
-        import numpy
-
-        wide = numpy.empty(shape, array.dtype)
-    wide[: array.shape[0], ..., : array.shape[-1]] = array
-    wide[array.shape[0] :] = 0
-    if shape[-1] > array.shape[-1]:
-        wide[..., array.shape[-1] :] = 0
-    return wide

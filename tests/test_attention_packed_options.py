@@ -8,6 +8,7 @@ from test_attention_packed_gradients import inputs
 
 from fireiron.errors import ArgumentError
 from fireiron.strategies import _isolated, attention_packed, attention_packed_backward
+from fireiron.values.machine import as_architecture
 
 OFFSETS = np.array([0, 20, 21, 21, 70, 80], np.int32)
 """Five sequences: one of one token, an empty one, and some that begin inside a tile; five further tokens belong to none."""
@@ -79,6 +80,38 @@ def test_isolated(monkeypatch):
     (q, k, v, _), others = damaged(arrays)
     got = attention_packed.attend(q, k, v, OFFSETS, causal=True, architecture="sm_80", isolated=True)
     assert is_near(got[others], oracle(*arrays)[0][others]) and not np.isfinite(got[BAD]).any() and not got[OFFSETS[-1] :].any()
+
+
+@pytest.mark.parametrize(("arch", "d", "isolated"), [
+    ("sm_80", 8, True),
+    pytest.param("sm_80", 16, False, marks=pytest.mark.nightly),
+    pytest.param("sm_80", 40, False, marks=pytest.mark.nightly),
+    pytest.param("sm_90a", 24, True, marks=pytest.mark.nightly),
+])  # fmt: skip
+def test_heads_that_are_padded(monkeypatch, arch, d, isolated):
+    """The scale is that of the elements without padding."""
+    monkeypatch.setattr(attention_packed, "TILE", 64)
+    arrays = inputs(TOKENS, 1, 1, d)
+    q, k, v, _ = arrays
+    got, lse = attention_packed.attend(q, k, v, OFFSETS, causal=True, architecture=arch, lse=True, isolated=isolated)
+    assert got.shape == q.shape and is_near(got, oracle(*arrays)[0]) and np.isfinite(lse[: OFFSETS[-1]]).all()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_90a"])
+def test_each_size_of_heads_has_a_kernel(arch):
+    target = as_architecture(arch)
+    sizes = {attention_packed._elements(d, target) for d in range(1, attention_packed.MOST_ELEMENTS + 1)}
+    assert max(sizes) == attention_packed.MOST_ELEMENTS
+    for elements in sizes:
+        assert attention_packed.kernel(64, elements, 2, 1, architecture=arch).program.text
+
+
+@pytest.mark.parametrize("d", [0, 257])
+def test_refused_heads(d):
+    q, k, v, _ = inputs(TOKENS, 1, 1, d)
+    with pytest.raises(ArgumentError, match=f"got     '{d} elements'\n  legal   1 to 256"):
+        attention_packed.attend(q, k, v, OFFSETS)
 
 
 @pytest.mark.nightly
