@@ -177,6 +177,7 @@ def test_copies_pay_for_small_matrices_with_long_k():
         return matmul.choice(big((m, k), "float16"), big((k, n), "float16"), arch="sm_90a").why
 
     assert "hopper" in why(275, 425, 5069) and "split_k" in why(275, 425, 259)
+    assert "split_k" in why(343, 571, 385) and "hopper" in why(257, 449, 895), "fewer products in more tiles"
 
 
 def test_kernels_of_batches_are_kept():

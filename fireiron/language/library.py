@@ -493,8 +493,13 @@ def of_bytes(values: Mapping[str, int], bytes: int, result_bytes: int, other: in
 MIN_SIDE_FOR_COPIES: Final = 64
 """Copies of A and B save time if C has more rows and columns (H200, perf/results/2026-11-22-h200-hopper/small_misaligned.txt)."""
 
-TILES_OF_A_WAVE: Final = 132
-"""Copies save no time if C has at most this many 32 x 32 tiles, the number of SMs of an H200, and K is at most `SHORT_DEPTH`."""
+MOST_SPLIT_TILES: Final = 264
+"""Copies save no time if C has at most this many 32 x 32 tiles, two for each SM of an H200, the product of M, N and K is at most
+`MOST_SPLIT_PRODUCTS`, and K is at most `SHORT_DEPTH`. Batches, which are not measured, may have half as many tiles."""
+
+MOST_SPLIT_PRODUCTS: Final = 90_000_000
+"""`split_k` takes 7.2 us for 343x571x385 (75 million), where the copies and the product take 9.4 us, as long as these for 257x389x1105 (110
+million), and 1.2 times as long for 267x1557x381 (158 million; perf/results/2026-12-01-h200-choice-5 to 2026-12-01-h200-choice-7)."""
 
 SHORT_DEPTH: Final = 896
 """For longer K, `split_k` takes more time than the copies: 54 us instead of 20 us for 275x425x5069, 11 us instead of 10 us for 81x555x985,
@@ -522,7 +527,8 @@ def _copies_pay(spec: Spec) -> bool:
     if None in sizes or not _has_16_bit_floats(spec):
         return True
     depth = constant(spec.size("k"))
-    is_large = depth is None or depth > SHORT_DEPTH or _tiles(spec, 32, 32) > TILES_OF_A_WAVE
+    most_tiles = MOST_SPLIT_TILES if len(spec.C.shape) == 2 else MOST_SPLIT_TILES // 2
+    is_large = depth is None or depth > SHORT_DEPTH or _tiles(spec, 32, 32) > most_tiles or _tiles(spec, 1, 1) * depth > MOST_SPLIT_PRODUCTS
     return MIN_SIDE_FOR_COPIES not in sizes and is_large
 
 
