@@ -7,7 +7,7 @@ import attrs
 import numpy as np
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "perf"))  # behind `tests`: both have a module `scans`
+sys.path.append(str(Path(__file__).resolve().parents[1] / "perf"))  # after `tests`: both have a module `scans`
 
 
 from kernelbench import arrays, page
