@@ -111,6 +111,18 @@ def test_function(module):
     assert f"{name}:few" in product.choice(*given, arch="sm_90a").why
 
 
+@pytest.mark.parametrize("module", (w4a16, w8a16), ids=("w4a16", "w8a16"))
+def test_tokens_that_are_not_finite_reach_no_other(module):
+    """NaN and infinity in a token, and a scale that is not finite, which reaches the column that it scales, only."""
+    (a, weights, scales), _ = arrays(module)
+    product = fireiron.function(module.__name__.rpartition(".")[2])
+    right, bad, scaled = product(a, weights, scales), a.copy(), scales.copy()
+    bad[3, ::2], bad[3, 1::2], scaled[..., 5] = np.nan, np.inf, np.nan
+    got, columns = product(bad, weights, scales), product(a, weights, scaled)
+    assert np.array_equal(np.delete(got, 3, 0), np.delete(right, 3, 0)) and np.isnan(got[3]).all()
+    assert np.array_equal(np.delete(columns, 5, 1), np.delete(right, 5, 1)) and np.isnan(columns[:, 5]).all()
+
+
 def test_epilogue():
     given, right = arrays(w8a16)
     definition = w8a16.definition("relu(acc + bias[n]) + R[m,n]", {"bias": "n", "R": "m n"}, name="with_epilogue")
