@@ -166,7 +166,7 @@ def test_commands(capsys, file, tmp_path):
 
 
 def test_a_kernel_of_a_graph(capsys, file):
-    status, text = run(capsys, "check", f"{file}:graph.shift")
+    status, text = run(capsys, "check", "--wide", f"{file}:graph.shift")
     assert status == 0 and "Shift" in text
     assert (
         "the graph has no kernel" in run(capsys, "check", f"{file}:graph.left")[1]
